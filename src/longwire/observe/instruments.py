@@ -1,0 +1,164 @@
+"""The gateway's counters: plain attributes that any room may bump.
+
+What lives here: ints and power-of-two histograms, and nothing that takes longer than adding one.
+What must not: names, help texts and rendering (metrics.py), locks (a counter has one writing thread), any import but words.
+
+The hot path passes here tens of thousands of times a second, so callers bump attributes directly
+(``instruments.events_total += count``), once per read and not once per event wherever they can.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..words.reasons import CloseReason
+
+BUCKETS: Final = 40
+"""Bucket k counts what lies in [2^(k-1), 2^k) microseconds. The last reaches 6 days; all above falls into it too."""
+
+_LAST: Final = BUCKETS - 1
+_US_PER_S: Final = 1_000_000
+
+OTHER_ROUTE: Final = "other"
+"""Where a request goes whose path is no route of ours: a label must not grow with what strangers ask for."""
+
+ROUTES: Final = frozenset(
+    {
+        "chat_completions",
+        "completions",
+        "relay",
+        "models",
+        "stream_read",
+        "stream_state",
+        "stream_list",
+        "stream_delete",
+        "healthz",
+        "readyz",
+        "options",
+        OTHER_ROUTE,
+    }
+)
+"""Every value that the label ``route`` can have."""
+
+READER_ENDS: Final = ("finished", "left", "slow_reader", "reset", "drained")
+"""Every way in which one reader (not the stream) can end: it got the whole stream; it closed its side; it was cut for
+taking nothing; its connection broke; it was sent away to come back while the gateway drains."""
+
+
+class Histogram:
+    """Durations counted in power-of-two buckets of integer microseconds: one list increment each.
+
+    A batch of equal values may be added without a call: ``h.buckets[0] += n`` counts n events with no gap between them.
+    """
+
+    __slots__ = ("buckets", "sum_us")
+
+    def __init__(self) -> None:
+        self.buckets: list[int] = [0] * BUCKETS
+        self.sum_us = 0
+
+    def observe_us(self, us: int) -> None:
+        """Count one duration. Below zero (two clocks, one late) counts as zero: a sum must never fall."""
+        if us < 0:
+            self.buckets[0] += 1
+            return
+        index = us.bit_length()
+        self.buckets[index if index < BUCKETS else _LAST] += 1
+        self.sum_us += us
+
+    def observe_s(self, seconds: float) -> None:
+        """Count one duration given in seconds, as clocks give it."""
+        self.observe_us(int(seconds * _US_PER_S))
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self.buckets)
+
+    def quantile_us(self, share: float) -> int:
+        """An upper bound (within a factor of two) of the duration that ``share`` of all stay under; 0 when empty."""
+        wanted = share * self.count
+        seen = 0
+        for index, held in enumerate(self.buckets):
+            seen += held
+            if held and seen >= wanted:
+                return (1 << index) - 1
+        return 0
+
+    def statistics(self) -> dict[str, int]:
+        """Count, sum and rough median and tail."""
+        return {
+            "count": self.count,
+            "sum_us": self.sum_us,
+            "p50_us": self.quantile_us(0.5),
+            "p99_us": self.quantile_us(0.99),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Histogram count={self.count} sum_us={self.sum_us} p99_us<={self.quantile_us(0.99)}>"
+
+
+class Instruments:
+    """All counters of one process. Rooms bump the attributes; metrics.py gives them names."""
+
+    __slots__ = (
+        "body_bytes_total",
+        "event_gap",
+        "events_total",
+        "gc_runs_total",
+        "heartbeats_total",
+        "idempotent_hits_total",
+        "loop_lag",
+        "readers_ended",
+        "requests",
+        "resumes_total",
+        "retries_total",
+        "stream_duration",
+        "streams_ended",
+        "streams_started_total",
+        "tokens_completion_total",
+        "tokens_estimated_total",
+        "tokens_prompt_total",
+        "ttfb",
+        "ttft",
+        "upstream_bytes_total",
+    )
+
+    def __init__(self) -> None:
+        self.events_total = 0
+        self.body_bytes_total = 0
+        self.upstream_bytes_total = 0
+        self.heartbeats_total = 0
+        self.streams_started_total = 0
+        self.streams_ended: dict[CloseReason, int] = dict.fromkeys(CloseReason, 0)
+        self.readers_ended: dict[str, int] = dict.fromkeys(READER_ENDS, 0)
+        self.resumes_total = 0
+        self.idempotent_hits_total = 0
+        self.retries_total = 0
+        self.requests: dict[tuple[str, int], int] = {}
+        self.tokens_prompt_total = 0
+        self.tokens_completion_total = 0
+        self.tokens_estimated_total = 0
+        self.gc_runs_total = 0
+        self.ttfb = Histogram()
+        self.ttft = Histogram()
+        self.event_gap = Histogram()
+        self.loop_lag = Histogram()
+        self.stream_duration = Histogram()
+
+    def count_request(self, route: str, status: int) -> None:
+        """Count one answered request; bounded whatever comes (routes x the 500 statuses, and an engine picks those)."""
+        key = (route if route in ROUTES else OTHER_ROUTE, status if 100 <= status <= 599 else 0)
+        self.requests[key] = self.requests.get(key, 0) + 1
+
+    def statistics(self) -> dict[str, object]:
+        """Every counter by its name."""
+        shown: dict[str, object] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            shown[name] = value.statistics() if isinstance(value, Histogram) else value
+        return shown
+
+    def __repr__(self) -> str:
+        ended = sum(self.streams_ended.values())
+        return f"<Instruments streams={self.streams_started_total} ended={ended} events={self.events_total}>"
