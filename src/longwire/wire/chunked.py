@@ -1,0 +1,126 @@
+"""HTTP/1.1 chunked transfer coding (RFC 9112 section 7.1), sans-IO and strict.
+
+What lives here: the decoder that says where body bytes lie in what was received, and the encoder.
+What must not: what the body means (sse.py, dialects) and any leniency. Lenient chunk terminators are how requests are smuggled
+(CVE-2025-43859): a size is 1 to 16 hex digits, every line ends in CRLF, and what is not so ends the connection.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_SIZE_LINE_BYTES = 256
+"""A size line with its extensions; nobody who is honest sends long ones (gunicorn and nginx allow less than 4 KiB)."""
+MAX_TRAILER_BYTES = 8 * 1024
+"""All trailer fields together. They are checked for form and dropped: nothing here trusts a trailer."""
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+_SIZE_LINE = re.compile(
+    rb"([0-9A-Fa-f]{1,16})"
+    rb"(?:[ \t]*;[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*=[ \t]*(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+|\"[\t\x20-\x7e\x80-\xff]*\"))?)*\r\n"
+)
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+
+_SIZE, _DATA, _DATA_END, _TRAILERS, _DONE = range(5)
+
+
+class ChunkedError(ValueError):
+    """The bytes are not the chunked coding; the connection cannot be used any further."""
+
+
+def encode_chunk(body: bytes) -> bytes:
+    """One HTTP chunk around ``body`` (which must not be empty: that would end the message)."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+class ChunkedDecoder:
+    """Says where the body's bytes lie in each piece that was received.
+
+    :meth:`feed` is given every byte once, in order; after :attr:`done` the rest of the piece (from :attr:`consumed` on)
+    belongs to the next message.
+    """
+
+    __slots__ = ("_left", "_line", "_state", "_trailer_bytes", "consumed")
+
+    def __init__(self) -> None:
+        self._state = _SIZE
+        self._left = 0
+        self._line = b""
+        self._trailer_bytes = 0
+        self.consumed = 0
+
+    @property
+    def done(self) -> bool:
+        """The last chunk and its trailers were read."""
+        return self._state == _DONE
+
+    @property
+    def at_boundary(self) -> bool:
+        """Between two chunks, with nothing of the next one read."""
+        return self._state == _SIZE and not self._line
+
+    def feed(self, data: bytes) -> list[tuple[int, int]]:
+        """Return ``(start, end)`` of each run of body bytes in ``data``.
+
+        Raises:
+            ChunkedError: at the first byte that cannot be the chunked coding.
+        """
+        spans: list[tuple[int, int]] = []
+        at = 0
+        size = len(data)
+        while at < size and self._state != _DONE:
+            if self._state == _DATA:
+                end = min(size, at + self._left)
+                spans.append((at, end))
+                self._left -= end - at
+                at = end
+                if not self._left:
+                    self._state = _DATA_END
+                continue
+            at = self._feed_line(data, at)
+        self.consumed = at
+        return spans
+
+    def _feed_line(self, data: bytes, at: int) -> int:
+        """Take bytes up to the next LF; act on the line when it is whole."""
+        end = data.find(b"\n", at)
+        stop = len(data) if end < 0 else end + 1
+        line = self._line + data[at:stop]
+        if end < 0:
+            self._check_prefix(line)
+            self._line = line
+            return stop
+        self._line = b""
+        if self._state == _SIZE:
+            self._take_size(line)
+        elif self._state == _DATA_END:
+            if line != b"\r\n":
+                raise ChunkedError("a chunk does not end where its size says")
+            self._state = _SIZE
+        else:
+            self._take_trailer(line)
+        return stop
+
+    def _check_prefix(self, line: bytes) -> None:
+        """Refuse early what can no longer become a valid line, so that an unfinished one cannot grow."""
+        limit = 2 if self._state == _DATA_END else MAX_SIZE_LINE_BYTES
+        if self._state == _TRAILERS:
+            limit = MAX_TRAILER_BYTES - self._trailer_bytes
+        if len(line) > limit or (self._state == _DATA_END and line != b"\r"):
+            raise ChunkedError("a chunk's size line or trailer is too long or malformed")
+
+    def _take_size(self, line: bytes) -> None:
+        match = _SIZE_LINE.fullmatch(line) if len(line) <= MAX_SIZE_LINE_BYTES else None
+        if match is None:
+            raise ChunkedError("a chunk's size line is malformed")
+        self._left = int(match[1], 16)
+        self._state = _DATA if self._left else _TRAILERS
+
+    def _take_trailer(self, line: bytes) -> None:
+        if line == b"\r\n":
+            self._state = _DONE
+            return
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER.fullmatch(line):
+            raise ChunkedError("a trailer field is too long or malformed")

