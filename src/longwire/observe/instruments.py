@@ -1,7 +1,7 @@
 """The gateway's counters: plain attributes that any room may bump.
 
 What lives here: ints and power-of-two histograms, and nothing that takes longer than adding one.
-What must not: names, help texts and rendering (metrics.py), locks (a counter has one writing thread), any import but words.
+What must not: names, help texts and rendering (metrics.py), locks (a counter has one writing thread), any other room.
 
 The hot path passes here tens of thousands of times a second, so callers bump attributes directly
 (``instruments.events_total += count``), once per read and not once per event wherever they can.
@@ -127,7 +127,7 @@ class Instruments:
         self.heartbeats_total = 0
         self.streams_started_total = 0
         self.streams_ended: dict[CloseReason, int] = dict.fromkeys(CloseReason, 0)
-        # A reader that got to the end has its stream's reason; one that did not has its own (client_left, slow_reader, ...).
+        # A reader that got to the end has its stream's reason, any other its own (client_left, slow_reader, ...).
         # A CloseReason equals its word, so both find the cell.
         self.readers_ended: dict[str, int] = dict.fromkeys(CloseReason, 0)
         self.resumes_total = 0

@@ -1,0 +1,308 @@
+"""Every metric, declared once.
+
+What lives here: name, kind, help, unit and labels of each metric, beside the one line that reads its value.
+What must not: counting (instruments.py), rendering (metrics.py), ids or anything else that a stranger chooses as a label.
+
+Label values are the close reasons, our routes, HTTP statuses, or names that the operator has set (engines, tenants); so
+the number of series has a bound that no request can move. The file is one table: it grows by one entry per metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ..words.reasons import CloseReason
+from .instruments import Histogram, Instruments
+from .snapshot import ARENA_USES, STREAM_STATES, Snapshot
+
+Series = Mapping[tuple[str, ...], float]
+"""Label values, in the order of the declaration, and the number."""
+
+Reading = float | Series | Histogram
+
+MAX_LABELLED: Final = 1000
+"""Most tenants that get a series of their own (engines are few). A label with more values strains a Prometheus; what lies
+beyond is added up under OTHERS, so that sums stay true."""
+
+OTHERS: Final = "(others)"
+
+
+class Look(NamedTuple):
+    """What a scrape sees: what has been counted, and what stands now."""
+
+    counters: Instruments
+    now: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One declaration. A histogram's buckets are the powers of two from 2^low to 2^high microseconds."""
+
+    name: str
+    kind: str
+    help: str
+    read: Callable[[Look], Reading]
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    low: int = 0
+    high: int = 0
+
+
+def _by_word(counts: Mapping[CloseReason, int] | Mapping[str, int]) -> Series:
+    return {(str(word),): count for word, count in counts.items()}
+
+
+def _every(words: tuple[str, ...], counts: Mapping[str, int]) -> Series:
+    """One series for each word, whether it occurs or not: an absent series is not a zero to an alert."""
+    return {(word,): counts.get(word, 0) for word in words}
+
+
+def _bounded(counts: Mapping[str, int]) -> Series:
+    names = sorted(counts)
+    series: dict[tuple[str, ...], float] = {(name,): counts[name] for name in names[:MAX_LABELLED]}
+    if len(names) > MAX_LABELLED:
+        series[(OTHERS,)] = sum(counts[name] for name in names[MAX_LABELLED:])
+    return series
+
+
+def _requests(instruments: Instruments) -> Series:
+    return {(route, str(status)): count for (route, status), count in instruments.requests.items()}
+
+
+def _pool_connections(snapshot: Snapshot) -> Series:
+    series: dict[tuple[str, ...], float] = {}
+    for engine, pool in snapshot.pools.items():
+        series[(engine, "idle")] = pool.idle
+        series[(engine, "busy")] = pool.busy
+        series[(engine, "connecting")] = pool.connecting
+    return series
+
+
+METRICS: Final[tuple[Metric, ...]] = (
+    # Streams, from their start to their end.
+    Metric(
+        name="longwire_streams_started_total",
+        kind="counter",
+        help="Streams that were opened.",
+        read=lambda at: at.counters.streams_started_total,
+    ),
+    Metric(
+        name="longwire_streams_ended_total",
+        kind="counter",
+        help="Streams that ended, by the one reason why.",
+        labels=("close_reason",),
+        read=lambda at: _by_word(at.counters.streams_ended),
+    ),
+    Metric(
+        name="longwire_streams",
+        kind="gauge",
+        help="Streams that the log holds now, by state.",
+        labels=("state",),
+        read=lambda at: _every(STREAM_STATES, at.now.streams),
+    ),
+    Metric(
+        name="longwire_tenant_streams",
+        kind="gauge",
+        help="Streams that count against a tenant's limit now, detached ones included.",
+        labels=("tenant",),
+        read=lambda at: _bounded(at.now.tenant_streams),
+    ),
+    Metric(
+        name="longwire_events_total",
+        kind="counter",
+        help="Events that engines sent into logs; each once, however many readers it has.",
+        read=lambda at: at.counters.events_total,
+    ),
+    Metric(
+        name="longwire_upstream_bytes_total",
+        kind="counter",
+        unit="bytes",
+        help="Bytes received from engines.",
+        read=lambda at: at.counters.upstream_bytes_total,
+    ),
+    Metric(
+        name="longwire_stream_duration_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="Time from a stream's opening to its end.",
+        low=14,
+        high=32,
+        read=lambda at: at.counters.stream_duration,
+    ),
+    # What users wait for.
+    Metric(
+        name="longwire_ttfb_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="Time from the request to the engine's first byte.",
+        low=10,
+        high=30,
+        read=lambda at: at.counters.ttfb,
+    ),
+    Metric(
+        name="longwire_ttft_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="Time from the request to the engine's first event with content.",
+        low=10,
+        high=30,
+        read=lambda at: at.counters.ttft,
+    ),
+    Metric(
+        name="longwire_event_gap_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="Time between two events of a stream as they came from the engine.",
+        low=8,
+        high=26,
+        read=lambda at: at.counters.event_gap,
+    ),
+    # Tokens.
+    Metric(
+        name="longwire_prompt_tokens_total",
+        kind="counter",
+        unit="tokens",
+        help="Prompt tokens, as engines reported them.",
+        read=lambda at: at.counters.tokens_prompt_total,
+    ),
+    Metric(
+        name="longwire_completion_tokens_total",
+        kind="counter",
+        unit="tokens",
+        help="Generated tokens, as engines reported them or else as estimated.",
+        read=lambda at: at.counters.tokens_completion_total,
+    ),
+    Metric(
+        name="longwire_estimated_tokens_total",
+        kind="counter",
+        unit="tokens",
+        help="The part of the tokens that no engine reported and that was counted from events.",
+        read=lambda at: at.counters.tokens_estimated_total,
+    ),
+    # Readers.
+    Metric(
+        name="longwire_subscribers",
+        kind="gauge",
+        help="Readers that are attached to a stream now.",
+        read=lambda at: at.now.subscribers,
+    ),
+    Metric(
+        name="longwire_readers_ended_total",
+        kind="counter",
+        help="Readers that ended: those that got to the end under their stream's reason, any other under its own.",
+        labels=("close_reason",),
+        read=lambda at: _by_word(at.counters.readers_ended),
+    ),
+    Metric(
+        name="longwire_body_bytes_total",
+        kind="counter",
+        unit="bytes",
+        help="Bytes of stream bodies given to readers.",
+        read=lambda at: at.counters.body_bytes_total,
+    ),
+    Metric(
+        name="longwire_heartbeats_total",
+        kind="counter",
+        help="Comment lines sent into a silence.",
+        read=lambda at: at.counters.heartbeats_total,
+    ),
+    Metric(
+        name="longwire_resumes_total",
+        kind="counter",
+        help="Reads of a stream that began at a cursor.",
+        read=lambda at: at.counters.resumes_total,
+    ),
+    # Requests.
+    Metric(
+        name="longwire_requests_total",
+        kind="counter",
+        help="Requests that were answered, by route and HTTP status; status 0 is one that HTTP does not have.",
+        labels=("route", "status"),
+        read=lambda at: _requests(at.counters),
+    ),
+    Metric(
+        name="longwire_idempotent_hits_total",
+        kind="counter",
+        help="Requests whose Idempotency-Key found the stream that it had started.",
+        read=lambda at: at.counters.idempotent_hits_total,
+    ),
+    Metric(
+        name="longwire_connections",
+        kind="gauge",
+        help="Client connections that are open now.",
+        read=lambda at: at.now.connections,
+    ),
+    # Engines.
+    Metric(
+        name="longwire_engine_up",
+        kind="gauge",
+        help="1 if the engine answered its last probe, else 0.",
+        labels=("engine",),
+        read=lambda at: {(name,): int(pool.up) for name, pool in at.now.pools.items()},
+    ),
+    Metric(
+        name="longwire_engine_connections",
+        kind="gauge",
+        help="Connections to an engine now: idle, busy or connecting.",
+        labels=("engine", "state"),
+        read=lambda at: _pool_connections(at.now),
+    ),
+    Metric(
+        name="longwire_retries_total",
+        kind="counter",
+        help="Requests sent again because a reused connection to an engine died without one byte of answer.",
+        read=lambda at: at.counters.retries_total,
+    ),
+    # The arena.
+    Metric(
+        name="longwire_arena_bytes",
+        kind="gauge",
+        unit="bytes",
+        help="Size of the arena.",
+        read=lambda at: at.now.arena_bytes,
+    ),
+    Metric(
+        name="longwire_arena_blocks",
+        kind="gauge",
+        help="Blocks of the arena, used and free.",
+        read=lambda at: at.now.arena_blocks,
+    ),
+    Metric(
+        name="longwire_arena_free_blocks",
+        kind="gauge",
+        help="Blocks of the arena that nothing holds. At 0 reading from engines pauses and new streams are refused.",
+        read=lambda at: at.now.arena_blocks_free,
+    ),
+    Metric(
+        name="longwire_arena_used_blocks",
+        kind="gauge",
+        help="Blocks of the arena in use, by what for.",
+        labels=("use",),
+        read=lambda at: _every(ARENA_USES, at.now.arena_blocks_used),
+    ),
+    # The process.
+    Metric(
+        name="longwire_loop_lag_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="How late the event loop called what had asked to be called at a certain time.",
+        low=6,
+        high=23,
+        read=lambda at: at.counters.loop_lag,
+    ),
+    Metric(
+        name="longwire_gc_runs_total",
+        kind="counter",
+        help="Runs of the garbage collector that the gateway's clock asked for.",
+        read=lambda at: at.counters.gc_runs_total,
+    ),
+    Metric(
+        name="longwire_build_info",
+        kind="gauge",
+        help="Always 1; the label tells the version that runs.",
+        labels=("version",),
+        read=lambda at: {(at.now.version,): 1},
+    ),
+)

@@ -1,0 +1,47 @@
+"""What stands at one moment: the gauges' values.
+
+What lives here: the frozen picture that lifecycle takes of its rooms when someone scrapes.
+What must not: counters (instruments.py keeps those as they happen), ids of streams or clients, any library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+STREAM_STATES: Final = ("opening", "live", "ended")
+"""Every state that a stream can be in."""
+
+ARENA_USES: Final = ("log", "request", "records", "input")
+"""What a block can be used for: a stream's log, an encoded upstream request, gateway records, bytes from a client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSnapshot:
+    """One engine's connections, and whether it answers its probe."""
+
+    up: bool = False
+    idle: int = 0
+    busy: int = 0
+    connecting: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The gauges of one process; whatever is not given counts as none."""
+
+    version: str = ""
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """How many streams are in each of STREAM_STATES."""
+    subscribers: int = 0
+    connections: int = 0
+    arena_blocks: int = 0
+    arena_blocks_free: int = 0
+    arena_blocks_used: Mapping[str, int] = field(default_factory=dict)
+    """How many blocks serve each of ARENA_USES."""
+    arena_bytes: int = 0
+    pools: Mapping[str, PoolSnapshot] = field(default_factory=dict)
+    """By the engine's name."""
+    tenant_streams: Mapping[str, int] = field(default_factory=dict)
+    """Streams that count against the limit of each tenant, by its name."""
