@@ -48,7 +48,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def parse_entry(entry: bytes) -> Address | None:
-    """One entry of X-Forwarded-For: an address, with port and brackets as some proxies write it; None if it is anything else."""
+    """One entry of X-Forwarded-For: an address, with port and brackets as some proxies write it; None for anything else."""
     if len(entry) > MAX_ENTRY_BYTES or not entry.isascii():
         return None
     text = entry.decode("ascii")
@@ -145,4 +145,4 @@ def _from_the_right(values: Sequence[bytes]) -> list[bytes]:
         return []
     # One entry more is split off and dropped: what is left of the bound comes unsplit.
     entries = b",".join(values).rsplit(b",", MAX_HOPS)
-    return entries[:-MAX_HOPS - 1 : -1]
+    return entries[: -MAX_HOPS - 1 : -1]

@@ -22,7 +22,7 @@ MAX_V1_BYTES = 107
 """The longest line that version 1 allows, CRLF included (section 2.1)."""
 
 MAX_V2_PAYLOAD_BYTES = 4096
-"""Addresses take 216 at most; the rest is for TLVs (certificate names, a cloud's endpoint ids), of which real ones take < 1 KiB."""
+"""Addresses take 216 at most; the rest is for TLVs (certificate names, a cloud's endpoint ids): really under 1 KiB."""
 
 _V1_START = b"PROXY "
 _V2_START = b"\r\n\r\n\x00\r\nQUIT\n"
