@@ -1,0 +1,5 @@
+"""Who may come in, and how many at once.
+
+What lives here: tenants and their keys (tenants.py, keysfile.py), the bound on live streams (limiter.py).
+What must not: HTTP (headers come as bytes, refusals go as errors), engines, streams.
+"""
