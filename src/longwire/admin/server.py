@@ -87,9 +87,9 @@ class AdminServer:
         return not pending
 
     def statistics(self) -> dict[str, int]:
-        """Open connections and answers under way."""
+        """Open connections, answers under way, answers given."""
         state = self._server.server_state
-        return {"connections": len(state.connections), "answers": len(state.tasks), "requests": state.total_requests}
+        return {"connections": len(state.connections), "answers": len(state.tasks), "answered": state.total_requests}
 
     def __repr__(self) -> str:
         return f"<AdminServer {self._address} {'running' if self._running else 'stopped'}>"

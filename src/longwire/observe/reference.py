@@ -30,7 +30,10 @@ QUERIES: Final = (
     ),
     (
         "Share of streams that engines broke",
-        'sum(rate(longwire_streams_ended_total{close_reason=~"upstream_.*"}[5m])) / sum(rate(longwire_streams_ended_total[5m]))',
+        (
+            'sum(rate(longwire_streams_ended_total{close_reason=~"upstream_.*"}[5m]))'
+            " / sum(rate(longwire_streams_ended_total[5m]))"
+        ),
     ),
     (
         "Time to the first token, 95th percentile",
@@ -121,7 +124,7 @@ def error_classes() -> list[type[LongwireError]]:
 
 
 def _first_line(documented: type) -> str:
-    return (documented.__doc__ or "").strip().partition("\n")[0]
+    return (documented.__doc__ or "").strip().partition("\n")[0].replace("``", "`")
 
 
 def _yes(fact: bool) -> str:
@@ -133,7 +136,7 @@ def _error_rows() -> Iterator[Sequence[str]]:
         if error is not LongwireError:
             yield (
                 _code(error.code),
-                str(error.status),
+                "exit 2" if issubclass(error, errors.SettingsError) else str(error.status),
                 _code(error.type),
                 _yes(error.retryable),
                 _first_line(error),
