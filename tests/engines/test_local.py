@@ -287,7 +287,7 @@ def test_an_exit_is_one_line(code: int, error: str, words: bytes, said: str) -> 
         ("  Using cached click-8.5.1-py3-none-any.whl (98 kB)", "fetching click 8.5.1 (98 kB)"),
         ("  Using cached uvloop-0.23.0-cp311-cp311-manylinux_2_17.whl.metadata", "fetching uvloop 0.23.0"),
         ("  Getting requirements to build editable: started", "building"),
-        ("Installing collected packages: a, b, c", "unpacking 3 packages"),
+        ("Installing collected packages: a, b, c", "unpacking a, b, c"),
         ("Successfully installed a-1", None),
         ("", None),
     ],

@@ -17,6 +17,7 @@ import itertools
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -58,7 +59,7 @@ def condense(line: str) -> str | None:
     if match := _FETCHING.match(line):
         return " ".join(filter(None, ("fetching", match[2].replace("_", "-"), match[3], match[4])))
     if match := _INSTALLING.match(line):
-        return f"unpacking {match[1].count(',') + 1} packages"
+        return f"unpacking {match[1]}"
     if _PREPARING.match(line):
         return "building"
     return None
@@ -82,9 +83,8 @@ class Progress:
         """Draw the current step (terminal) or sign of life (file)."""
         tick = next(self._ticks)
         if self._live:
-            width = os.get_terminal_size(self._out.fileno()).columns
-            line = f"  {self.SPINNER[tick % 4]} {self._label}: {step} {self._elapsed_s:.0f} s"
-            self._write("\r" + line[: width - 1] + "\x1b[K")
+            line = f"  {self.SPINNER[tick % 4]} {self._label}: {self._elapsed_s:.0f} s, {step}"
+            self._write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
         elif tick % 4 == 0:
             self._write(".")
 
