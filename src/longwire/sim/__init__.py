@@ -1,0 +1,51 @@
+"""An engine stand-in: the OpenAI API, an answer that is known beforehand, and faults by name.
+
+What lives here: the way in. ``run`` is what ``longwire sim`` calls; ``SimServer`` is for tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+
+import uvloop
+
+from longwire.words.settings import SimSettings
+
+from .faults import FAULTS, FaultError
+from .server import Seen, SimServer
+
+__all__ = ["FAULTS", "FaultError", "Seen", "SimServer", "run"]
+
+
+def run(settings: SimSettings) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code."""
+    try:
+        server = SimServer(settings)
+    except FaultError as exc:
+        print(f"longwire sim: {exc}", file=sys.stderr)
+        return 2
+    try:
+        uvloop.run(_serve(server))
+    except OSError as exc:
+        print(
+            f"longwire sim: cannot listen on {settings.host}:{settings.port}: {exc.strerror or exc}.", file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+async def _serve(server: SimServer) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await server.start()
+    # Nothing here makes cycles that matter; the collector would only walk over thousands of live streams.
+    gc.collect()
+    gc.freeze()
+    print(f"longwire sim: listening on {server.url}/v1, model {server.settings.model}", flush=True)
+    await stop.wait()
+    await server.close()

@@ -1,0 +1,203 @@
+"""What a request asks of the stand-in.
+
+What lives here: reading a JSON body, with the stand-in's own overrides in it, into one frozen value.
+What must not: answers (chat.py, typed.py), what each fault does (faults.py).
+
+Overrides come in the body's field ``sim`` (``{"sim": {"tokens": 5, "itl_ms": 0, "fault": "stall_after=3"}}``): a gateway that
+forwards unknown fields brings them here unharmed, and one running stand-in serves a whole test suite.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from longwire.words.settings import SimSettings
+
+from .answer import MAX_REASONING_TOKENS, count_tokens, position_after
+from .reply import refusal
+
+MAX_CHOICES = 128
+"""OpenAI's own limit of ``n``."""
+
+LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+KNOWN_FIELDS = frozenset({
+    "audio", "best_of", "dimensions", "echo", "encoding_format", "frequency_penalty", "function_call",
+    "functions", "input", "instructions", "logit_bias", "logprobs", "max_completion_tokens",
+    "max_output_tokens", "max_tokens", "messages", "metadata", "modalities", "model", "n",
+    "parallel_tool_calls", "prediction", "presence_penalty", "prompt", "reasoning", "reasoning_effort",
+    "response_format", "seed", "service_tier", "sim", "stop", "stop_sequences", "store", "stream",
+    "stream_options", "suffix", "system", "temperature", "text", "thinking", "tool_choice", "tools", "top_k",
+    "top_logprobs", "top_p", "truncation", "user", "verbosity",
+})  # fmt: skip
+"""Fields of the APIs; every other one is echoed in whole answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One generation: what to say, how fast, and in which details."""
+
+    body: Mapping[str, Any]
+    id: str
+    created: int
+    model: str
+    stream: bool = False
+    seed: int = 0
+    tokens: int = 0
+    start: int = 0
+    """First token: more than 0 where a cut answer is continued."""
+    lead: str = ""
+    """The missing rest of the token in which the continued answer was cut."""
+    finish: str = "stop"
+    choices: int = 1
+    itl_s: float = 0.0
+    ttft_s: float = 0.0
+    jitter: float = 0.0
+    prompt_tokens: int = 0
+    reasoning_tokens: int = 0
+    stamp: bool = False
+    """Each content event carries ``sim_ns``, the monotonic clock's nanoseconds at its making."""
+    include_usage: bool = False
+    continuous_usage: bool = False
+    usage_in_choices: bool = False
+    tools: tuple[str, ...] = ()
+    """Names of the functions to call instead of answering."""
+    echo: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """The body's ``sim`` field, checked."""
+
+    tokens: int
+    itl_ms: float
+    ttft_ms: float
+    jitter: float
+    seed: int
+    stamp: bool
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """The body as one JSON object; the stand-in is as strict as the engines are."""
+    try:
+        value = json.loads(body)
+    except ValueError as exc:
+        raise refusal(400, f"The body is not JSON: {exc}.") from exc
+    if not isinstance(value, dict):
+        raise refusal(400, "The body must be a JSON object.")
+    return value
+
+
+def read_overrides(body: Mapping[str, Any], settings: SimSettings) -> Overrides:
+    """The settings as this request wants them."""
+    sim = _sim_field(body)
+    return Overrides(
+        tokens=int(_number(sim, "tokens", settings.tokens)),
+        itl_ms=_number(sim, "itl_ms", settings.itl_ms),
+        ttft_ms=_number(sim, "ttft_ms", settings.ttft_ms),
+        jitter=_number(sim, "jitter", settings.jitter),
+        seed=int(_number(sim, "seed", _number(body, "seed", settings.seed))),
+        stamp=sim.get("stamp") is True,
+    )
+
+
+def named_faults(body: Mapping[str, Any]) -> list[str]:
+    """The faults in the body's ``sim`` field: one as text, or a list."""
+    fault = _sim_field(body).get("fault")
+    if fault is None:
+        return []
+    return list(map(str, fault)) if isinstance(fault, list) else [str(fault)]
+
+
+def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created: int) -> Ask:
+    """The generation that a body asks for."""
+    over = read_overrides(body, settings)
+    limit = next((body[name] for name in LIMIT_FIELDS if body.get(name) is not None), None)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise refusal(400, "The token limit must be a positive integer.", "max_tokens")
+    start, lead = position_after(over.seed, _partial_answer(body))
+    left = max(0, over.tokens - start)
+    tokens = left if limit is None else min(left, limit)
+    options = body.get("stream_options") or {}
+    choices = body.get("n") or 1
+    if not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
+        raise refusal(400, f"n must be 1 to {MAX_CHOICES}.", "n")
+    return Ask(
+        body=body,
+        id=id,
+        created=created,
+        model=str(body.get("model") or settings.model),
+        stream=body.get("stream") is True,
+        seed=over.seed,
+        tokens=tokens,
+        start=start,
+        lead=lead,
+        finish="stop" if tokens == left else "length",
+        choices=choices,
+        itl_s=over.itl_ms / 1000,
+        ttft_s=over.ttft_ms / 1000,
+        jitter=over.jitter,
+        prompt_tokens=count_tokens(prompt_text(body)),
+        reasoning_tokens=min(tokens, MAX_REASONING_TOKENS) if body.get("reasoning") is True else 0,
+        stamp=over.stamp,
+        include_usage=options.get("include_usage") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True,
+        tools=_functions_to_call(body),
+        echo={name: value for name, value in body.items() if name not in KNOWN_FIELDS},
+    )
+
+
+def prompt_text(body: Mapping[str, Any]) -> str:
+    """All text of a request, whatever its API calls it."""
+    texts: list[str] = []
+    for name in ("system", "instructions", "prompt", "input", "messages"):
+        _gather(body.get(name), texts)
+    return " ".join(texts)
+
+
+def _gather(value: object, texts: list[str]) -> None:
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, list):
+        for part in value:
+            _gather(part, texts)
+    elif isinstance(value, dict):
+        _gather(value.get("content", value.get("text")), texts)
+
+
+def _sim_field(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    sim = body.get("sim") or {}
+    if not isinstance(sim, dict):
+        raise refusal(400, "sim must be an object.", "sim")
+    return sim
+
+
+def _number(where: Mapping[str, Any], name: str, default: float) -> float:
+    value = where.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 2**53:
+        raise refusal(400, f"{name} must be a number of 0 or more.", name)
+    return value
+
+
+def _partial_answer(body: Mapping[str, Any]) -> str:
+    """The text of an assistant message at the end, which is to be continued (llama.cpp does so unasked, vLLM when asked)."""
+    messages = body.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role") != "assistant" or not isinstance(last.get("content"), str):
+        return ""
+    return str(last["content"]) if body.get("continue_final_message", True) is True else ""
+
+
+def _functions_to_call(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """A request with tools and a choice among them gets a call; two if it allows parallel ones."""
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if not isinstance(tools, list) or not tools or choice in (None, "none"):
+        return ()
+    if isinstance(choice, dict):
+        return (str(choice.get("name") or (choice.get("function") or {}).get("name")),)
+    names = [str((tool.get("function") or tool).get("name")) for tool in tools if isinstance(tool, dict)]
+    return tuple(names[: 2 if body.get("parallel_tool_calls") else 1])

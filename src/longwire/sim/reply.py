@@ -1,0 +1,176 @@
+"""One response on its way out: events, how they are framed, and how it ends.
+
+What lives here: the vocabulary of replies and the three framings of a body.
+What must not: sockets, what an event says (chat.py, typed.py), what can go wrong (faults.py).
+
+A reply is a chain of generators: events with pauses between them, a framing that turns them into wire bytes, and whatever a
+fault puts around that. The connection pulls one step after the other; so a stream is no task, and stopping it is to drop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from longwire.wire.chunked import LAST_CHUNK, encode_chunk
+from longwire.wire.http1 import Headers, encode_response_head
+
+from .answer import encode_json
+
+
+class Kind(Enum):
+    """What an event is in its answer; faults pick their victims by it."""
+
+    OPEN = "open"
+    CONTENT = "content"
+    FINISH = "finish"
+    USAGE = "usage"
+    DONE = "done"
+    COMMENT = "comment"
+    BODY = "body"
+    """The whole body of an answer that is no stream."""
+
+
+class Ending(Enum):
+    """The last step of a reply."""
+
+    DONE = "done"
+    """Complete; the connection serves the next request if it may."""
+    CLOSE = "close"
+    """FIN, once everything is sent."""
+    RESET = "reset"
+    """RST, once everything is sent."""
+    STALL = "stall"
+    """Nothing more, ever; the connection stays open."""
+
+
+class Event(NamedTuple):
+    """One event as its bytes in the body."""
+
+    kind: Kind
+    block: bytes
+
+
+Item = Event | bytes | float | Ending
+"""A step before framing: an event, raw bytes that no framing touches, a pause in seconds, or the end."""
+Step = bytes | float | Ending
+"""A step after framing: bytes for one write, a pause in seconds, or the end."""
+TURN = -1.0
+"""The pause that ends with the loop's next turn; one of 0 is none at all."""
+Items = Iterator[Item]
+Steps = Iterator[Step]
+
+UNSENT_BYTES = 4096
+"""What a Content-Length promises beyond what is sent, where a fault cuts the body: the rest of an answer."""
+
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+JSON = b"application/json"
+
+
+@dataclass(slots=True)
+class Reply:
+    """A response that can still be changed."""
+
+    items: Items
+    status: int = 200
+    content_type: bytes = JSON
+    headers: Headers = field(default_factory=list)
+    framing: Callable[[Reply], Steps] | None = None
+    around: list[Callable[[Steps], Steps]] = field(default_factory=list)
+    """What is done to the wire bytes, head included; the first is the innermost."""
+    keeps_alive: bool = True
+    generates: bool = False
+    """It is an engine's work, and counted while it lasts."""
+    dies_idle: bool = False
+    """Afterwards the connection is kept, and closed when the next request comes."""
+
+    def steps(self) -> Steps:
+        """The reply as steps; to be asked for once, when nothing is changed any more."""
+        framing = self.framing or (chunked if self.content_type == EVENT_STREAM else sized)
+        steps = framing(self)
+        for wrap in self.around:
+            steps = wrap(steps)
+        return steps
+
+    def encode_head(self, *framing: tuple[bytes, bytes]) -> bytes:
+        """The response head; ``framing`` are the fields that say where the body ends."""
+        headers = [(b"server", b"longwire-sim"), (b"content-type", self.content_type), *framing, *self.headers]
+        if not self.keeps_alive:
+            headers.append((b"connection", b"close"))
+        return encode_response_head(self.status, headers)
+
+    @property
+    def last(self) -> Ending:
+        """How a complete reply ends."""
+        return Ending.DONE if self.keeps_alive else Ending.CLOSE
+
+
+class InsteadError(Exception):
+    """Raised while a request is read: this answer is to be given instead of the generation's."""
+
+    def __init__(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+
+    def reply(self) -> Reply:
+        """The answer."""
+        return Reply(iter([Event(Kind.BODY, self.body)]), self.status, self.content_type)
+
+
+def refusal(status: int, message: str, param: str | None = None, code: str | None = None) -> InsteadError:
+    """An error in the OpenAI shape."""
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    return InsteadError(
+        status, encode_json({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    )
+
+
+# Framings: from items to steps, head first.
+
+
+def chunked(reply: Reply, encode: Callable[[bytes], bytes] = encode_chunk) -> Steps:
+    """Each event in its own HTTP chunk."""
+    yield reply.encode_head((b"transfer-encoding", b"chunked"))
+    for item in reply.items:
+        if type(item) is Event:
+            yield encode(item.block)
+            continue
+        assert not isinstance(item, Event)
+        yield item
+        if type(item) is Ending:
+            return
+    yield LAST_CHUNK
+    yield reply.last
+
+
+def sized(reply: Reply, lie_bytes: int = 0) -> Steps:
+    """Delimited by Content-Length, which takes knowing the whole body first. ``lie_bytes`` is added to what is promised."""
+    items = list(reply.items)
+    length = sum(len(item.block) for item in items if isinstance(item, Event)) + lie_bytes
+    if items and isinstance(items[-1], Ending):
+        length += UNSENT_BYTES
+    # What is waited for before the body's first byte is waited for before the head, as servers of whole answers do.
+    while items and isinstance(items[0], float):
+        yield items.pop(0)  # type: ignore[misc]  # mypy does not narrow an element
+    yield reply.encode_head((b"content-length", b"%d" % length))
+    yield from _unframed(iter(items))
+    yield Ending.CLOSE if lie_bytes else reply.last
+
+
+def until_close(reply: Reply) -> Steps:
+    """Delimited by the end of the connection, as HTTP/1.0 does."""
+    reply.keeps_alive = False
+    yield reply.encode_head()
+    yield from _unframed(reply.items)
+    yield Ending.CLOSE
+
+
+def _unframed(items: Items) -> Steps:
+    for item in items:
+        yield item.block if isinstance(item, Event) else item
+        if type(item) is Ending:
+            return

@@ -1,0 +1,240 @@
+"""The engine stand-in as a server, in a process of its own or inside a test.
+
+What lives here: SimServer with its counters and what tests can wait for.
+What must not: reading requests (connection.py), answers (routes.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from longwire.wire.http1 import Headers, RequestHead
+from longwire.words.clock import Clock, LoopClock
+from longwire.words.settings import SimSettings
+
+from .ask import named_faults, parse_body, read_ask
+from .connection import Connection
+from .faults import Chosen, FaultError, change_ask, change_reply, choose
+from .reply import InsteadError, Reply, refusal
+from .routes import ROUTES, Route
+from .wheel import Wheel
+
+MAX_SEEN_REQUESTS = 1000
+MAX_SEEN_BYTES = 64 * 1024 * 1024
+"""Requests that are remembered for whoever tests; a load test must not fill the memory with them."""
+BACKLOG = 4096
+"""Connections that wait to be accepted; a load generator opens thousands at once."""
+FAULT_HEADER = b"x-sim-fault"
+
+
+class Seen(NamedTuple):
+    """A request as it arrived."""
+
+    method: str
+    target: bytes
+    headers: Headers
+    body: bytes
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field, by lower-case name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class SimServer:
+    """An OpenAI-compatible engine whose every answer is known beforehand.
+
+    Counters are plain attributes; ``requests`` holds the latest requests. ``wait_for`` and its kin wait for a counter without
+    polling. ``fail_next`` gives the next generations faults, one after the other.
+    """
+
+    def __init__(self, settings: SimSettings | None = None, *, clock: Clock | None = None) -> None:
+        self.settings = settings or SimSettings(port=0)
+        self._faults = choose(self.settings.fault)
+        self._asks = 0
+        self.requests: deque[Seen] = deque(maxlen=MAX_SEEN_REQUESTS)
+        self.connections_accepted = 0
+        self.open_connections: set[Connection] = set()
+        self.open_streams = 0
+        self.answered = 0
+        self.cancelled = 0
+        self.tokens_asked = 0
+        self.address = ("", 0)
+        self._clock = clock
+        self._wheel: Wheel | None = None
+        self._server: asyncio.Server | None = None
+        self._next_faults: deque[list[Chosen]] = deque()
+        self._seen_bytes = 0
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+
+    def __repr__(self) -> str:
+        host, port = self.address
+        return f"<SimServer {host}:{port}, {self.open_streams} streams, {len(self.open_connections)} connections>"
+
+    @property
+    def wheel(self) -> Wheel:
+        """The timer of all streams."""
+        if self._wheel is None:
+            self._clock = self._clock or LoopClock(asyncio.get_running_loop())
+            self._wheel = Wheel(self._clock)
+        return self._wheel
+
+    @property
+    def url(self) -> str:
+        """The base URL, without /v1."""
+        return "http://{}:{}".format(*self.address)
+
+    async def start(self) -> tuple[str, int]:
+        """Listen, and say where."""
+        loop = asyncio.get_running_loop()
+        settings = self.settings
+        self._server = await loop.create_server(
+            lambda: Connection(self), settings.host, settings.port, backlog=BACKLOG, reuse_address=True
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = (host, port)
+        return self.address
+
+    async def close(self) -> None:
+        """Stop listening and cut every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.open_connections):
+            connection.abort()
+        await self.wait_for(lambda: not self.open_connections)
+        if self._wheel is not None:
+            self._wheel.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    # For tests.
+
+    def fail_next(self, *faults: str) -> None:
+        """Give the next generation these faults together; called again, the one after it."""
+        self._next_faults.append(choose(faults))
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return when ``condition`` of the counters holds."""
+        if condition():
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((condition, future))
+        await future
+
+    async def wait_requests(self, n: int) -> None:
+        """Until ``n`` requests are remembered."""
+        await self.wait_for(lambda: len(self.requests) >= n)
+
+    async def wait_open(self, n: int) -> None:
+        """Until exactly ``n`` answers are under way."""
+        await self.wait_for(lambda: self.open_streams == n)
+
+    async def wait_cancelled(self, n: int) -> None:
+        """Until ``n`` clients have left before their answer's end."""
+        await self.wait_for(lambda: self.cancelled >= n)
+
+    def statistics(self) -> dict[str, int]:
+        """All counters."""
+        return {
+            "connections_accepted": self.connections_accepted,
+            "open_connections": len(self.open_connections),
+            "open_streams": self.open_streams,
+            "answered": self.answered,
+            "cancelled": self.cancelled,
+            "tokens_asked": self.tokens_asked,
+        }
+
+    # For connections.
+
+    def connected(self, connection: Connection) -> None:
+        """One more connection."""
+        self.connections_accepted += 1
+        self.open_connections.add(connection)
+        self._changed()
+
+    def disconnected(self, connection: Connection) -> None:
+        """One fewer."""
+        self.open_connections.discard(connection)
+        self._changed()
+
+    def ended(self, reply: Reply, *, cancelled: bool) -> None:
+        """An answer is over."""
+        if not reply.generates:
+            return
+        self.open_streams -= 1
+        if cancelled:
+            self.cancelled += 1
+        else:
+            self.answered += 1
+        self._changed()
+
+    def answer(self, head: RequestHead, body: bytes) -> Reply:
+        """The reply to a request, faults and all."""
+        self._remember(Seen(head.method, head.target, head.headers, body))
+        chosen: list[Chosen] = []
+        try:
+            route = _find_route(head)
+            parsed = parse_body(body) if route.method == "POST" and route.reads_json else {}
+            chosen = self._faults_of(route, head, parsed)
+            self._asks += 1
+            id = f"{route.id_prefix}-{self._asks:08x}"
+            ask = change_ask(read_ask(parsed, self.settings, id=id, created=int(time.time())), chosen)
+            reply = route.respond(ask, self)
+            self.tokens_asked += ask.tokens * ask.choices if reply.generates else 0
+        except InsteadError as instead:
+            reply = instead.reply()
+        change_reply(reply, chosen)
+        if head.method == "HEAD":
+            reply.items = iter(())
+        if reply.generates:
+            self.open_streams += 1
+        self._changed()
+        return reply
+
+    def _faults_of(self, route: Route, head: RequestHead, body: Mapping[str, Any]) -> list[Chosen]:
+        """Those that the request names, else those that a test has lined up, else the settings'."""
+        named = [text.decode("latin-1") for text in head.get_all(FAULT_HEADER)] + named_faults(body)
+        if named:
+            try:
+                return choose(named)
+            except FaultError as exc:
+                raise refusal(400, str(exc), "fault") from exc
+        if not route.generates:
+            return []
+        return self._next_faults.popleft() if self._next_faults else self._faults
+
+    def _remember(self, seen: Seen) -> None:
+        if len(self.requests) == MAX_SEEN_REQUESTS:
+            self._seen_bytes -= len(self.requests[0].body)
+        self.requests.append(seen)
+        self._seen_bytes += len(seen.body)
+        while self._seen_bytes > MAX_SEEN_BYTES:
+            self._seen_bytes -= len(self.requests.popleft().body)
+
+    def _changed(self) -> None:
+        """Wake those whose condition has come true."""
+        if not self._waiting:
+            return
+        still = []
+        for condition, future in self._waiting:
+            if future.done():
+                continue
+            if condition():
+                future.set_result(None)
+            else:
+                still.append((condition, future))
+        self._waiting = still
+
+
+def _find_route(head: RequestHead) -> Route:
+    path = head.target.partition(b"?")[0].decode("latin-1")
+    route = ROUTES.get(path)
+    if route is None:
+        raise refusal(404, f"There is nothing at {path}.", code="not_found")
+    if head.method != route.method and not (head.method == "HEAD" and route.method == "GET"):
+        raise refusal(405, f"{path} takes {route.method}.")
+    return route
