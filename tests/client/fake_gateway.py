@@ -161,5 +161,7 @@ class FakeGateway:
         for seq in range(first, min(first + deliver.count, len(self.events))):
             yield (b"id: 1-%d\n" % seq if resumes else b"") + b"data: " + self.events[seq] + b"\n\n"
         yield deliver.tail
-        if deliver.then != "eof":
+        if deliver.then == "hang":
+            yield AssertionError("a client that reads on here would wait for ever")
+        elif deliver.then != "eof":
             yield getattr(self.library, deliver.then)("broke", request=request)

@@ -16,6 +16,7 @@ VECTORS = [
     pytest.param(b"data: a\r\n\r\n", [Block((b"a",))], id="crlf"),
     pytest.param(b"data: a\r\r", [Block((b"a",))], id="cr"),
     pytest.param(b"data: a\n\r\ndata: b\r\r\n", [Block((b"a",)), Block((b"b",))], id="mixed"),
+    pytest.param(b"data: a\rdata: b\n\n", [Block((b"a", b"b"))], id="cr-then-lf-lines"),
     pytest.param(b"\xef\xbb\xbfdata: a\n\n", [Block((b"a",))], id="byte-order-mark"),
     pytest.param(b"data: a\ndata: b\ndata\n\n", [Block((b"a", b"b", b""))], id="several-lines"),
     pytest.param(b"data:a\n\ndata:  a\n\n", [Block((b"a",)), Block((b" a",))], id="one-space-is-stripped"),

@@ -148,6 +148,10 @@ def test_openais_own_retries_use_the_same_key() -> None:
     assert len({request.headers["idempotency-key"] for request in gateway.requests}) == 1
 
 
+def test_a_gateway_that_restarts_with_our_request_in_it_is_waited_for(skin: Skin) -> None:
+    assert_whole(skin.run([Lose(), Lose("ConnectError"), Deliver()]))
+
+
 # The gateway says something else.
 
 
@@ -191,6 +195,12 @@ def test_a_refused_resume_is_not_tried_again(skin: Skin) -> None:
     assert isinstance(outcome.error, ResumeError) and not isinstance(outcome.error, StreamGone)
     assert "(401); 1 event had been" in str(outcome.error)
     assert len(outcome.gateway.requests) == 2
+
+
+def test_a_gap_is_an_error_and_nothing_is_read_after_it(skin: Skin) -> None:
+    outcome = skin.run([Deliver(2), Deliver(1, tail=b"id: 1-9\ndata: {}\n\n", then="hang")])
+    assert isinstance(outcome.error, ResumeError)
+    assert "went on with event 1-9 where 3 was due; 3 events had been delivered" in str(outcome.error)
 
 
 def test_patience_ends(skin: Skin) -> None:
