@@ -1,0 +1,45 @@
+"""``longwire demo``: one real answer, cut in the middle, resumed, and proven whole.
+
+What lives here: the command. What must not: the story it tells (story.py), the gateway it starts (gateway.py), HTTP and the
+proof (wire.py).
+"""
+
+from __future__ import annotations
+
+import click
+
+from longwire.cli.terminal import Command, Failure
+
+EXAMPLES = """
+longwire demo                                # starts a gateway of its own on the embedded engine
+longwire demo --url http://127.0.0.1:8080    # with a gateway that runs already
+"""
+
+
+@click.command("demo", cls=Command, examples=EXAMPLES)
+@click.option("--url", metavar="URL", help="A running gateway to use instead of starting one.")
+@click.option("--engine", default="local", show_default=True, metavar="SPEC", help="Engine of the gateway to start.")
+def demo(url: str | None, engine: str) -> int:
+    """Stream a real answer, cut the connection in the middle, resume, and prove that nothing was lost."""
+    import http.client
+
+    from longwire.engines.local import is_installed
+
+    from .gateway import own_gateway
+    from .story import run_demo
+    from .wire import WireError
+
+    if url is None and engine == "local" and not is_installed():
+        raise Failure("The embedded engine is not installed: run `longwire local install` first.")
+    try:
+        if url is not None:
+            return run_demo(url)
+        with own_gateway(engine) as own_url:
+            return run_demo(own_url)
+    except WireError as error:
+        raise Failure(str(error)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Failure(f"The connection to the gateway failed: {type(error).__name__}: {error}.") from error
+
+
+command = demo

@@ -1,0 +1,206 @@
+"""What the demonstration does on the wire, and how it proves its claim.
+
+What lives here: a plain HTTP client for one stream (ask, cut, resume, replay) and the comparison of what it received.
+What must not: the terminal (story.py), and any of Longwire's own code: only the standard library, so that what it proves rests
+on nothing that it is to prove.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+from urllib.parse import urlsplit
+
+SILENCE_LIMIT_S = 120.0
+"""Longest wait for the next byte; far more than a small model on a busy machine takes."""
+
+MAX_LINE_BYTES = 1024 * 1024
+DONE = b"[DONE]"
+
+
+class WireError(Exception):
+    """The gateway's answer was not what the demonstration needs; the message says what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One server-sent event as it came: its id line (empty on the OpenAI route) and its data."""
+
+    id: str
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """The piece of the answer that it carries; empty for a role, a finish, a usage or the end marker."""
+        if self.data == DONE:
+            return ""
+        choices = json.loads(self.data).get("choices") or [{}]
+        return choices[0].get("delta", {}).get("content") or ""
+
+    @property
+    def error(self) -> str:
+        """The message of an in-band error, or nothing."""
+        if self.data == DONE:
+            return ""
+        error = json.loads(self.data).get("error")
+        return f"{error.get('message')} ({error.get('code')})" if error else ""
+
+
+class Reading:
+    """One connection on which a stream is read."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        assert connection.sock is not None
+        self._connection = connection
+        self._response = response
+        self._socket = connection.sock
+        self.stream_id = response.headers.get("X-Stream-Id", "")
+
+    def __iter__(self) -> Iterator[Block]:
+        """The blocks as they arrive, until the end of the response."""
+        event_id, data = "", []
+        while line := self._response.readline(MAX_LINE_BYTES):
+            line = line.rstrip(b"\r\n")
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+            elif line.startswith(b"id:"):
+                event_id = line[3:].strip().decode("ascii")
+            elif not line and data:
+                yield Block(event_id, b"\n".join(data))
+                event_id, data = "", []
+
+    def cut(self) -> None:
+        """Close with a TCP reset, as a network that fails in mid-answer does; what is still on its way is lost."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class StreamClient:
+    """The four requests of the demonstration, to one gateway."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise WireError(f"The demonstration needs a plain http:// address, not {url}.")
+        self._host, self._port = parts.hostname, parts.port or 80
+
+    def is_ready(self) -> bool:
+        """Whether /readyz says so."""
+        try:
+            connection, response = self._send("GET", "/readyz")
+        except OSError:
+            return False
+        connection.close()
+        return response.status == 200
+
+    def first_model(self) -> str:
+        models = self._json("/v1/models")["data"]
+        if not models:
+            raise WireError("The gateway lists no model.")
+        return str(models[0]["id"])
+
+    def ask(self, body: dict[str, Any]) -> Reading:
+        """Start a generation that outlives its connection by 30 s."""
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "Longwire-On-Disconnect": "grace=30",
+        }
+        return self._read("POST", "/v1/chat/completions", json.dumps(body).encode(), headers)
+
+    def resume(self, stream_id: str, cursor: str) -> Reading:
+        """Read on behind the cursor."""
+        return self._read("GET", f"/v1/streams/{stream_id}", None, {"Last-Event-ID": cursor})
+
+    def replay(self, stream_id: str) -> list[Block]:
+        """Everything from the first event on."""
+        with closing(self._read("GET", f"/v1/streams/{stream_id}", None, {})) as reading:
+            return list(reading)
+
+    def state(self, stream_id: str) -> dict[str, Any]:
+        return self._json(f"/v1/streams/{stream_id}")
+
+    def _read(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reading:
+        connection, response = self._send(method, path, body, {"Accept": "text/event-stream", **headers})
+        kind = response.headers.get_content_type()
+        if response.status != 200 or kind != "text/event-stream":
+            words = response.read(500).decode("utf-8", "replace")
+            response.close()
+            connection.close()
+            raise WireError(f"{method} {path} was answered {response.status} {kind}: {words}")
+        return Reading(connection, response)
+
+    def _json(self, path: str) -> dict[str, Any]:
+        connection, response = self._send("GET", path, None, {"Accept": "application/json"})
+        content = response.read()
+        connection.close()
+        if response.status != 200:
+            raise WireError(f"GET {path} was answered {response.status}: {content[:500].decode('utf-8', 'replace')}")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def _send(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_LIMIT_S)
+        try:
+            connection.request(method, path, body, headers or {})
+            return connection, connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
+
+
+# The proof.
+
+
+def digest(blocks: Sequence[Block]) -> str:
+    """SHA-256 of the data of all blocks, in order and with their ends, so that no two sequences look alike by joining."""
+    total = hashlib.sha256()
+    for block in blocks:
+        total.update(b"data: " + block.data + b"\n\n")
+    return total.hexdigest()
+
+
+def seq_of(block: Block) -> int:
+    """The number in its id, which reads ``<epoch>-<seq>``; -1 where there is none."""
+    number = block.id.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def differences(before: Sequence[Block], after: Sequence[Block], replay: Sequence[Block]) -> list[str]:
+    """What is wrong with a stream read in two parts, held against its replay; empty when nothing is."""
+    found = []
+    numbers = [seq_of(block) for block in after]
+    expected = list(range(len(before), len(before) + len(after)))
+    for number, right in zip(numbers, expected, strict=True):
+        if number != right:
+            found.append(f"after the cut, event {right} should have come, and {number} came")
+            break
+    received = [*before, *after]
+    if len(received) != len(replay):
+        found.append(f"{len(received)} events were received, and the replay has {len(replay)}")
+    for place, (mine, theirs) in enumerate(zip_longest(received, replay)):
+        if mine is None or theirs is None or mine.data != theirs.data:
+            found.append(f"event {place} was received as {_shown(mine)}, and replayed as {_shown(theirs)}")
+            break
+    if not replay or replay[-1].data != DONE:
+        found.append("the stream did not end with its end marker")
+    found += [f"the stream reports an error: {block.error}" for block in replay if block.error]
+    return found
+
+
+def _shown(block: Block | None) -> str:
+    return repr(block.data[:200]) if block else "nothing"
