@@ -66,6 +66,11 @@ class Ask:
     """Names of the functions to call instead of answering."""
     echo: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def billed_tokens(self) -> int:
+        """Everything that is generated."""
+        return (self.tokens + self.reasoning_tokens) * self.choices
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:

@@ -2,62 +2,30 @@
 
 What lives here: their frames, in the order in which vLLM sends them, and whole answers.
 What must not: how frames go out (reply.py), other APIs (typed.py).
-
-A frame that comes thousands of times is encoded once per stream with a mark in place of its text; what is done per token is to
-put the token between the two halves.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from itertools import count, repeat
 from typing import Any, NamedTuple
 
 from longwire.wire.sse import encode_event
 
-from .answer import REASONING_SEED, answer_text, encode_inner, encode_json, mix, token_table, token_text
+from .answer import REASONING_SEED, answer_text, encode_inner, encode_json, token_table, token_text
 from .ask import Ask
 from .reply import Event, Items, Kind
+from .template import MARK, STAMP, Template, pauses
 
 DONE = Event(Kind.DONE, encode_event(b"[DONE]"))
-
-_MARK = "\ue000"
-_STAMP = "\ue001"
-
-
-class Template:
-    """An encoded event with a hole in it."""
-
-    __slots__ = ("_after", "_before", "_stamped")
-
-    def __init__(self, payload: dict[str, Any], name: bytes | None = None) -> None:
-        self._before, _, self._after = encode_event(encode_json(payload), name).partition(_MARK.encode())
-        self._stamped = _STAMP.encode() in self._after
-
-    def fill(self, inner: bytes) -> Event:
-        """The event with ``inner`` (the inside of a JSON string) in the hole."""
-        block = self._before + inner + self._after
-        if self._stamped:
-            block = block.replace(b'"%b"' % _STAMP.encode(), b"%d" % time.monotonic_ns())
-        return Event(Kind.CONTENT, block)
-
-
-def pauses(ask: Ask) -> Iterator[float]:
-    """What passes after each token: always the same, or varied by the seed."""
-    if not ask.jitter:
-        return repeat(ask.itl_s)
-    spread = (1 + ask.jitter * (mix(ask.seed ^ 0x5A5A5A5A, index) / 0x80000000 - 1) for index in count())
-    return (ask.itl_s * share for share in spread)
 
 
 def usage(ask: Ask, tokens: int | None = None) -> dict[str, Any]:
     """What is billed, after all of the answer or after ``tokens`` tokens of it."""
-    each = ask.reasoning_tokens + ask.tokens if tokens is None else tokens
+    completion = ask.billed_tokens if tokens is None else tokens * ask.choices
     bill: dict[str, Any] = {
         "prompt_tokens": ask.prompt_tokens,
-        "completion_tokens": each * ask.choices,
-        "total_tokens": ask.prompt_tokens + each * ask.choices,
+        "completion_tokens": completion,
+        "total_tokens": ask.prompt_tokens + completion,
     }
     if ask.reasoning_tokens:
         bill["completion_tokens_details"] = {"reasoning_tokens": ask.reasoning_tokens * ask.choices}
@@ -145,9 +113,9 @@ class Passage(NamedTuple):
 
 def _texts(ask: Ask, frames: CompletionFrames, pace: Iterator[float], passage: Passage) -> Items:
     """One event per token and choice; each choice says something of its own."""
-    frame_extra = {"sim_ns": _STAMP} if ask.stamp else {}
+    frame_extra = {"sim_ns": STAMP} if ask.stamp else {}
     templates = [
-        (Template({**frames.frame(n, None, **{passage.field: _MARK}), **frame_extra}), token_table(passage.seed + n))
+        (Template({**frames.frame(n, None, **{passage.field: MARK}), **frame_extra}), token_table(passage.seed + n))
         for n in range(ask.choices)
     ]
     if passage.lead:

@@ -62,11 +62,65 @@ TURN = -1.0
 Items = Iterator[Item]
 Steps = Iterator[Step]
 
+MAX_SIZED_BYTES = 256 * 1024 * 1024
+"""Where the gathering of a body stops: one that never ends has no length."""
 UNSENT_BYTES = 4096
 """What a Content-Length promises beyond what is sent, where a fault cuts the body: the rest of an answer."""
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
+
+
+# Framings: from items to steps, head first.
+
+
+def chunked(reply: Reply, encode: Callable[[bytes], bytes] = encode_chunk) -> Steps:
+    """Each event in its own HTTP chunk."""
+    yield reply.encode_head((b"transfer-encoding", b"chunked"))
+    for item in reply.items:
+        if type(item) is Event:
+            yield encode(item.block)
+            continue
+        assert not isinstance(item, Event)
+        yield item
+        if type(item) is Ending:
+            return
+    yield LAST_CHUNK
+    yield reply.last
+
+
+def sized(reply: Reply, lie_bytes: int = 0) -> Steps:
+    """Delimited by Content-Length, which takes knowing the whole body first. ``lie_bytes`` is added to what is promised."""
+    items: list[Item] = []
+    length = lie_bytes
+    for item in reply.items:
+        items.append(item)
+        if isinstance(item, Event):
+            length += len(item.block)
+        if isinstance(item, Ending) or length > MAX_SIZED_BYTES:
+            length += UNSENT_BYTES
+            break
+    # What is waited for before the body's first byte is waited for before the head, as servers of whole answers do.
+    while items and isinstance(items[0], float):
+        yield items.pop(0)  # type: ignore[misc]  # mypy does not narrow an element
+    yield reply.encode_head((b"content-length", b"%d" % length))
+    yield from _unframed(iter(items))
+    yield Ending.CLOSE if lie_bytes else reply.last
+
+
+def until_close(reply: Reply) -> Steps:
+    """Delimited by the end of the connection, as HTTP/1.0 does."""
+    reply.keeps_alive = False
+    yield reply.encode_head().replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    yield from _unframed(reply.items)
+    yield Ending.CLOSE
+
+
+def _unframed(items: Items) -> Steps:
+    for item in items:
+        yield item.block if isinstance(item, Event) else item
+        if type(item) is Ending:
+            return
 
 
 @dataclass(slots=True)
@@ -77,22 +131,23 @@ class Reply:
     status: int = 200
     content_type: bytes = JSON
     headers: Headers = field(default_factory=list)
-    framing: Callable[[Reply], Steps] | None = None
+    framing: Callable[[Reply], Steps] = sized
     around: list[Callable[[Steps], Steps]] = field(default_factory=list)
     """What is done to the wire bytes, head included; the first is the innermost."""
     keeps_alive: bool = True
     generates: bool = False
     """It is an engine's work, and counted while it lasts."""
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
     dies_idle: bool = False
     """Afterwards the connection is kept, and closed when the next request comes."""
 
     def steps(self) -> Steps:
         """The reply as steps; to be asked for once, when nothing is changed any more."""
-        framing = self.framing or (chunked if self.content_type == EVENT_STREAM else sized)
-        steps = framing(self)
+        wire = self.framing(self)
         for wrap in self.around:
-            steps = wrap(steps)
-        return steps
+            wire = wrap(wire)
+        return wire
 
     def encode_head(self, *framing: tuple[bytes, bytes]) -> bytes:
         """The response head; ``framing`` are the fields that say where the body ends."""
@@ -127,50 +182,3 @@ def refusal(status: int, message: str, param: str | None = None, code: str | Non
     return InsteadError(
         status, encode_json({"error": {"message": message, "type": kind, "param": param, "code": code}})
     )
-
-
-# Framings: from items to steps, head first.
-
-
-def chunked(reply: Reply, encode: Callable[[bytes], bytes] = encode_chunk) -> Steps:
-    """Each event in its own HTTP chunk."""
-    yield reply.encode_head((b"transfer-encoding", b"chunked"))
-    for item in reply.items:
-        if type(item) is Event:
-            yield encode(item.block)
-            continue
-        assert not isinstance(item, Event)
-        yield item
-        if type(item) is Ending:
-            return
-    yield LAST_CHUNK
-    yield reply.last
-
-
-def sized(reply: Reply, lie_bytes: int = 0) -> Steps:
-    """Delimited by Content-Length, which takes knowing the whole body first. ``lie_bytes`` is added to what is promised."""
-    items = list(reply.items)
-    length = sum(len(item.block) for item in items if isinstance(item, Event)) + lie_bytes
-    if items and isinstance(items[-1], Ending):
-        length += UNSENT_BYTES
-    # What is waited for before the body's first byte is waited for before the head, as servers of whole answers do.
-    while items and isinstance(items[0], float):
-        yield items.pop(0)  # type: ignore[misc]  # mypy does not narrow an element
-    yield reply.encode_head((b"content-length", b"%d" % length))
-    yield from _unframed(iter(items))
-    yield Ending.CLOSE if lie_bytes else reply.last
-
-
-def until_close(reply: Reply) -> Steps:
-    """Delimited by the end of the connection, as HTTP/1.0 does."""
-    reply.keeps_alive = False
-    yield reply.encode_head()
-    yield from _unframed(reply.items)
-    yield Ending.CLOSE
-
-
-def _unframed(items: Items) -> Steps:
-    for item in items:
-        yield item.block if isinstance(item, Event) else item
-        if type(item) is Ending:
-            return

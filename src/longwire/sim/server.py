@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from longwire.wire.http1 import Headers, RequestHead
@@ -19,7 +19,7 @@ from longwire.words.settings import SimSettings
 from .ask import named_faults, parse_body, read_ask
 from .connection import Connection
 from .faults import Chosen, FaultError, change_ask, change_reply, choose
-from .reply import InsteadError, Reply, refusal
+from .reply import InsteadError, Reply, chunked, refusal, until_close
 from .routes import ROUTES, Route
 from .wheel import Wheel
 
@@ -43,6 +43,15 @@ class Seen(NamedTuple):
         """The first value of a field, by lower-case name."""
         return next((value for key, value in self.headers if key == name), None)
 
+    def as_json(self) -> dict[str, object]:
+        """It in text; bytes that are no UTF-8 are escaped."""
+        return {
+            "method": self.method,
+            "target": self.target.decode("latin-1"),
+            "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers],
+            "body": self.body.decode("utf-8", "backslashreplace"),
+        }
+
 
 class SimServer:
     """An OpenAI-compatible engine whose every answer is known beforehand.
@@ -61,7 +70,9 @@ class SimServer:
         self.open_streams = 0
         self.answered = 0
         self.cancelled = 0
-        self.tokens_asked = 0
+        self.prompt_tokens = 0
+        self.answer_tokens = 0
+        self.held_tokens = 0
         self.address = ("", 0)
         self._clock = clock
         self._wheel: Wheel | None = None
@@ -117,6 +128,10 @@ class SimServer:
         """Give the next generation these faults together; called again, the one after it."""
         self._next_faults.append(choose(faults))
 
+    def seen_requests(self) -> list[dict[str, object]]:
+        """The remembered requests as JSON shows them."""
+        return [request.as_json() for request in self.requests]
+
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Return when ``condition`` of the counters holds."""
         if condition():
@@ -145,7 +160,9 @@ class SimServer:
             "open_streams": self.open_streams,
             "answered": self.answered,
             "cancelled": self.cancelled,
-            "tokens_asked": self.tokens_asked,
+            "prompt_tokens": self.prompt_tokens,
+            "answer_tokens": self.answer_tokens,
+            "held_tokens": self.held_tokens,
         }
 
     # For connections.
@@ -166,10 +183,12 @@ class SimServer:
         if not reply.generates:
             return
         self.open_streams -= 1
+        self.held_tokens -= reply.prompt_tokens + reply.answer_tokens
         if cancelled:
             self.cancelled += 1
         else:
             self.answered += 1
+            self.answer_tokens += reply.answer_tokens
         self._changed()
 
     def answer(self, head: RequestHead, body: bytes) -> Reply:
@@ -184,14 +203,17 @@ class SimServer:
             id = f"{route.id_prefix}-{self._asks:08x}"
             ask = change_ask(read_ask(parsed, self.settings, id=id, created=int(time.time())), chosen)
             reply = route.respond(ask, self)
-            self.tokens_asked += ask.tokens * ask.choices if reply.generates else 0
         except InsteadError as instead:
             reply = instead.reply()
         change_reply(reply, chosen)
         if head.method == "HEAD":
             reply.items = iter(())
+        if head.minor == 0 and reply.framing is chunked:
+            reply.framing = until_close
         if reply.generates:
             self.open_streams += 1
+            self.prompt_tokens += reply.prompt_tokens
+            self.held_tokens += reply.prompt_tokens + reply.answer_tokens
         self._changed()
         return reply
 
@@ -199,10 +221,7 @@ class SimServer:
         """Those that the request names, else those that a test has lined up, else the settings'."""
         named = [text.decode("latin-1") for text in head.get_all(FAULT_HEADER)] + named_faults(body)
         if named:
-            try:
-                return choose(named)
-            except FaultError as exc:
-                raise refusal(400, str(exc), "fault") from exc
+            return _choose(named)
         if not route.generates:
             return []
         return self._next_faults.popleft() if self._next_faults else self._faults
@@ -238,3 +257,11 @@ def _find_route(head: RequestHead) -> Route:
     if head.method != route.method and not (head.method == "HEAD" and route.method == "GET"):
         raise refusal(405, f"{path} takes {route.method}.")
     return route
+
+
+def _choose(texts: Iterable[str]) -> list[Chosen]:
+    """Faults that a request names; a wrong one is the request's mistake."""
+    try:
+        return choose(texts)
+    except FaultError as exc:
+        raise refusal(400, str(exc), "fault") from exc
