@@ -1,0 +1,203 @@
+"""The operator's side of a gateway: its admin port, from the command line.
+
+What lives here: requests to the admin port with the standard library, and following a stream over cut connections.
+What must not: printing (streams.py), or any import of the gateway's own rooms besides words.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+from .terminal import Failure
+
+DEFAULT_URL = "http://127.0.0.1:8081"
+TIMEOUT_S = 15.0
+"""An admin port that says nothing for so long is stuck; a followed stream that is silent for so long is asked for again."""
+
+MAX_FAILURES = 8
+FIRST_PAUSE_S = 0.2
+MAX_PAUSE_S = 5.0
+"""Eight tries with pauses of 0.2 s doubling to 5 s: about 20 s, the time of a restart. Each event starts the count anew."""
+
+MAX_BODY_BYTES = 64 << 20
+"""Of a JSON answer: a list of 20,000 streams has about 10 MB."""
+
+
+class AdminPort:
+    """One gateway's admin API. A connection is made for each request: this is a tool for people."""
+
+    def __init__(self, url: str = DEFAULT_URL) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise Failure(f"{url!r} is no address of an admin port: it looks like {DEFAULT_URL}.")
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._secure = parts.scheme == "https"
+        self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"AdminPort({self.url!r})"
+
+    def fetch(self, path: str, method: str = "GET") -> Any:
+        """A JSON answer; anything else becomes a Failure in the gateway's own words."""
+        try:
+            response = self._send(method, path, "application/json")
+            body = response.read(MAX_BODY_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.unreachable(error) from None
+        return _parse_answer(response.status, body, self.url)
+
+    def open_events(self, stream_id: str, after: str) -> http.client.HTTPResponse | None:
+        """The stream's blocks after a cursor; None where there are no more and will be none.
+
+        Raises:
+            OSError, http.client.HTTPException: no connection, or not for now; the same call may be made again.
+            Failure: the gateway says no.
+        """
+        query = f"?after={quote(after)}" if after else ""
+        try:
+            response = self._send("GET", f"/v1/streams/{stream_id}{query}", "text/event-stream")
+        except TimeoutError:  # only silence within a stream is no failure
+            raise http.client.HTTPException("no answer") from None
+        if response.status == 204:
+            return None
+        if response.status in (429, 500, 502, 503, 504):
+            raise http.client.HTTPException(f"HTTP {response.status}")
+        if response.status != 200:
+            _parse_answer(response.status, response.read(MAX_BODY_BYTES), self.url)
+        return response
+
+    def unreachable(self, error: Exception) -> Failure:
+        if isinstance(error, ConnectionRefusedError):
+            return Failure(
+                f"No gateway listens at {self.url}: start one with longwire serve, or name its admin port with --url."
+            )
+        return Failure(f"The admin port at {self.url} does not answer as it should ({error or type(error).__name__}).")
+
+    def _send(self, method: str, path: str, accept: str) -> http.client.HTTPResponse:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=TIMEOUT_S)
+        connection.request(method, self._path + path, headers={"Accept": accept, "Connection": "close"})
+        return connection.getresponse()
+
+
+def _parse_answer(status: int, body: bytes, url: str) -> Any:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        raise Failure(f"{url} answered {status} without JSON: is this the admin port of a Longwire gateway?") from None
+    if status < 400:
+        return answer
+    error = answer.get("error") if isinstance(answer, dict) else None
+    raise Failure(
+        str(error["message"]) if isinstance(error, dict) and "message" in error else f"{url} answered {status}."
+    )
+
+
+# Following a stream.
+
+
+@dataclass(slots=True)
+class Block:
+    """One SSE block as it came: its lines, and what of it matters here."""
+
+    lines: list[str] = field(default_factory=list)
+    id: str | None = None
+    data: str | None = None
+    retry_ms: int | None = None
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "id":
+            self.id = value
+        elif name == "data":
+            self.data = value if self.data is None else f"{self.data}\n{value}"
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.retry_ms = int(value)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) + "\n\n"
+
+
+def read_blocks(lines: Iterator[bytes]) -> Iterator[Block]:
+    """The whole blocks of a response; one that is cut off is not given, because it will come again."""
+    block = Block()
+    for raw in lines:
+        if not raw.endswith(b"\n"):
+            return
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if line:
+            block.add(line)
+        elif block.lines:
+            yield block
+            block = Block()
+
+
+class Lines(Protocol):
+    """The lines of one response, as http.client gives them."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+def _read_and_close(lines: Lines) -> Iterator[Block]:
+    try:
+        yield from read_blocks(iter(lines))
+    finally:
+        lines.close()
+
+
+class Interrupted(Exception):
+    """The stream could not be followed any further; ``after`` is where to go on."""
+
+    def __init__(self, after: str, cause: Exception | None) -> None:
+        super().__init__(str(cause or "the connection closes without an event"))
+        self.after = after
+        self.cause = cause
+
+
+def follow(
+    open_events: Callable[[str], Lines | None], after: str, pause: Callable[[float], None] = time.sleep
+) -> Iterator[Block]:
+    """Every block after a cursor to the end of the stream, over as many connections as it takes.
+
+    The end is the end marker or the gateway's 204; a connection that ends without either is resumed at the last id seen.
+
+    Raises:
+        Interrupted: MAX_FAILURES connections in a row brought nothing.
+    """
+    failures = 0
+    wait_s = 0.0
+    while True:
+        cause: Exception | None = None
+        try:
+            lines = open_events(after)
+            if lines is None:
+                return
+            for block in _read_and_close(lines):
+                failures = 0 if block.id is not None else failures
+                after = block.id if block.id is not None else after
+                wait_s = block.retry_ms / 1000 if block.retry_ms is not None else wait_s
+                yield block
+                if block.data == "[DONE]":
+                    return
+        except TimeoutError:
+            continue  # silence is no failure: the engine may still read a long prompt
+        except (OSError, http.client.HTTPException) as error:
+            cause = error
+        failures += 1
+        if failures >= MAX_FAILURES:
+            raise Interrupted(after, cause)
+        pause(min(MAX_PAUSE_S, max(wait_s, FIRST_PAUSE_S * 2 ** (failures - 1))))

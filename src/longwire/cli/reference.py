@@ -1,0 +1,113 @@
+"""The pages made from the declarations: docs/settings.md and the example TOML file.
+
+What lives here: rendering, and the words around the tables.
+What must not: any name, default, bound or help text of a setting (words/settings.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from longwire.words.config import Declared, declared
+from longwire.words.settings import EngineSettings, Settings, TenantSettings
+
+OTHER_VARIABLES: Mapping[str, str] = {
+    "LONGWIRE_CONFIG": "The TOML file, as with `--config`.",
+    "LONGWIRE_ENGINE_<NAME>_API_KEY": "The `api_key` of the engine called NAME (in capitals, other characters as `_`).",
+    "LONGWIRE_ADMIN_URL": "Where `longwire streams` finds the admin port.",
+    "LONGWIRE_API_KEY": "The key that `longwire check --url` sends.",
+}
+"""Variables that are no setting of the gateway."""
+
+TABLES: Mapping[str, tuple[type, str]] = {
+    "engines": (
+        EngineSettings,
+        "One table for each upstream; `--engine` and `LONGWIRE_ENGINES` take `URL`, `NAME=URL`, `local` or `sim` instead.",
+    ),
+    "tenants": (
+        TenantSettings,
+        "One table for each tenant, in the TOML file only. `longwire tenants hash --generate` makes a key and its hash.",
+    ),
+}
+
+INTRODUCTION = """\
+# Settings
+
+<!-- Made by `longwire config reference --output docs/settings.md` from src/longwire/words/settings.py: change that. -->
+
+Every setting can be given in three ways; the first that is present holds:
+
+1. a flag of `longwire serve`: `--max-body-bytes 8MiB` (on or off: `--proxy-protocol`, `--no-proxy-protocol`; lists: repeat it);
+2. a variable: `LONGWIRE_MAX_BODY_BYTES=8MiB` (lists: comma-separated; an empty variable counts as absent);
+3. the TOML file (`--config FILE`, else `longwire.toml` where the command is run): `max_body_bytes = "8MiB"`.
+
+The unit is the end of the name (`_bytes`, `_s`, `_ms`), and a plain number is in that unit. Text with a unit works everywhere:
+sizes in `kB MB GB` or `KiB MiB GiB`, times in `ms s min h d` (`"10 min"`). An unknown name or a bad value stops the start
+with exit code 2, the line and the nearest valid name. `longwire config show` prints what holds and where it came from.
+"""
+
+
+def render_reference() -> str:
+    """The whole of docs/settings.md."""
+    parts = [INTRODUCTION, "## The gateway\n", _table(Settings)]
+    for name, (table, text) in TABLES.items():
+        parts += [f"## `[[{name}]]`\n", text + "\n", _table(table)]
+    parts += ["## Other variables\n", "| variable | what it does |\n| --- | --- |"]
+    return "\n".join(parts) + "".join(f"\n| `{name}` | {help} |" for name, help in OTHER_VARIABLES.items()) + "\n"
+
+
+def _table(settings_class: type) -> str:
+    head = "| setting | default | allowed | what it does |\n| --- | --- | --- | --- |\n"
+    return head + "".join(_row(setting) for setting in declared(settings_class).values())
+
+
+def _row(setting: Declared) -> str:
+    allowed = f"[tables](#{setting.name})" if setting.kind == "tables" else setting.allowed
+    default = f"`{setting.shown(setting.default)}`" if setting.default not in ("", []) else ""
+    if setting.kind == "bool":
+        default = f"`{str(setting.default).lower()}`"
+    help = setting.help.replace("|", "\\|") + (" Never printed." if setting.secret else "")
+    return f"| `{setting.name}` | {default} | {allowed} | {help} |\n"
+
+
+def render_example() -> str:
+    """A TOML file with every setting in comments, at its default."""
+    return "\n".join(_example_lines()) + "\n"
+
+
+def _example_lines() -> Iterator[str]:
+    yield "# Longwire's settings. Everything is at its default: take the # off a line to change it."
+    yield "# Settings of the gateway stand above the first [[table]]."
+    for setting in declared(Settings).values():
+        if setting.kind != "tables":
+            yield from _example_setting(setting, setting.default)
+    yield "\n# An engine; repeat the table for more."
+    yield "# [[engines]]"
+    yield from _example_table(EngineSettings, {"name": "vllm", "url": "http://127.0.0.1:8000"})
+    yield "\n# A tenant; with no tenant the gateway serves loopback only. Keys: longwire tenants hash --generate"
+    yield "# [[tenants]]"
+    yield from _example_table(TenantSettings, {"name": "team-a", "key_hashes": ["sha256:" + "0" * 64]})
+
+
+def _example_table(settings_class: type, values: Mapping[str, object]) -> Iterator[str]:
+    for setting in declared(settings_class).values():
+        yield from _example_setting(setting, values.get(setting.name, setting.default))
+
+
+def _example_setting(setting: Declared, value: object) -> Iterator[str]:
+    yield f"\n# {setting.help}"
+    yield f"# {setting.name} = {toml_value(setting.shown(value) if setting.unit == 'bytes' and value else value)}"
+
+
+def toml_value(value: object) -> str:
+    """A scalar or a list of strings as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    if isinstance(value, str):
+        import json
+
+        # A JSON string is a TOML basic string, but for the one control character that JSON lets through.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)
