@@ -1,0 +1,25 @@
+"""Ask the gateway with the plain openai client.
+
+$ pip install openai
+$ longwire serve &
+$ python examples/quickstart.py "Why is the sky blue?"
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openai import OpenAI
+
+client = OpenAI(
+    base_url=os.environ.get("LONGWIRE_URL", "http://127.0.0.1:8080") + "/v1",
+    api_key=os.environ.get("LONGWIRE_KEY", "none"),  # a gateway without tenants asks for no key
+)
+question = " ".join(sys.argv[1:]) or "Say hello in one sentence."
+model = client.models.list().data[0].id
+
+for event in client.chat.completions.create(model=model, messages=[{"role": "user", "content": question}], stream=True):
+    if event.choices:
+        print(event.choices[0].delta.content or "", end="", flush=True)
+print()

@@ -1,0 +1,34 @@
+"""The same, but the stream survives its own connection: pull the cable while it prints.
+
+$ pip install 'longwire[client]'
+$ longwire serve &
+$ python examples/resumable.py "Tell me a long story."
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openai import OpenAI
+
+from longwire.client import ResumableStream, resumable
+
+client = resumable(
+    OpenAI(
+        base_url=os.environ.get("LONGWIRE_URL", "http://127.0.0.1:8080") + "/v1",
+        api_key=os.environ.get("LONGWIRE_KEY", "none"),
+    )
+)
+question = " ".join(sys.argv[1:]) or "Tell me a long story about a lighthouse."
+model = client.models.list().data[0].id
+
+stream = client.chat.completions.create(model=model, messages=[{"role": "user", "content": question}], stream=True)
+for event in stream:
+    if event.choices:
+        print(event.choices[0].delta.content or "", end="", flush=True)
+print()
+
+if isinstance(stream, ResumableStream):  # not so behind a server that is no Longwire
+    counts = stream.statistics()
+    print(f"{stream.stream_id}: {counts['events']} events over {counts['connections']} connection(s)", file=sys.stderr)
