@@ -128,10 +128,11 @@ def test_ls_of_nothing(streams: Callable[..., Any], admin: AdminStandIn) -> None
 
 
 def test_show_prints_what_is_known(streams: Callable[..., Any], admin: AdminStandIn) -> None:
-    admin.plan(f"GET /v1/streams/{ID}", state(usage={"total_tokens": 3}))
+    admin.plan(f"GET /v1/streams/{ID}", state(usage={"total_tokens": 3}, created_at=1_700_000_000))
     printed = dict(line.split(maxsplit=1) for line in streams("show", ID).output.splitlines())
     assert printed["status"] == "live"
     assert printed["usage"] == '{"total_tokens": 3}'
+    assert printed["created_at"] == "2023-11-14 22:13:20+00:00"
     assert "close_reason" not in printed
     assert json.loads(streams("show", ID, "--json").output)["close_reason"] is None
 
@@ -153,6 +154,23 @@ def test_cancel_stops_and_says_how_far_it_got(streams: Callable[..., Any], admin
 
 
 # Failures
+
+
+def test_tail_of_no_gateway_fails_at_once(run: Run, closed_url: str) -> None:
+    result = run("streams", "tail", ID, "--url", closed_url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "longwire serve" in result.stderr
+
+
+def test_tail_of_a_gateway_that_went_away_says_where_to_go_on(
+    streams: Callable[..., Any], admin: AdminStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "__defaults__", (lambda seconds: None,))
+    admin.plan_events(f"GET /v1/streams/{ID}", delta(0, "One"))
+    admin.plan_events(f"GET /v1/streams/{ID}?after=1-0", status=503)
+    result = streams("tail", ID)
+    assert (result.exit_code, result.stdout) == (1, "One\n")
+    assert f"go on later with: longwire streams tail {ID} --after 1-0" in result.stderr
 
 
 def test_no_gateway_is_one_sentence_that_says_what_to_do(run: Run, closed_url: str) -> None:
@@ -194,7 +212,6 @@ def test_an_address_may_lack_its_scheme_and_have_a_path() -> None:
 def test_tail_prints_the_text_and_resumes_where_it_was_cut(
     streams: Callable[..., Any], admin: AdminStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(follow, "__defaults__", (lambda seconds: None,))
     admin.plan_events(f"GET /v1/streams/{ID}", delta(0, "One, "), delta(1, "two, "), "id: 1-2\ndata: {cut")
     admin.plan_events(f"GET /v1/streams/{ID}?after=1-1", delta(2, "three."), "id: 1-3\ndata: [DONE]\n\n")
@@ -223,6 +240,14 @@ def test_tail_of_a_stream_that_failed_prints_its_text_and_fails(
     result = streams("tail", ID)
     assert (result.exit_code, result.stdout) == (1, "One\n")
     assert result.stderr == "longwire: The engine's connection broke.\n"
+
+
+def test_tail_stops_where_the_admin_port_cannot_go_on(streams: Callable[..., Any], admin: AdminStandIn) -> None:
+    error = {"error": {"message": "It was evicted.", "code": "stream_evicted"}}
+    admin.plan_events(f"GET /v1/streams/{ID}", delta(0, "One"), f"data: {json.dumps(error)}\n\n")
+    result = streams("tail", ID)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "One\n", "longwire: It was evicted.\n")
+    assert len(admin.requests) == 1
 
 
 def test_tail_refuses_a_bad_cursor_before_it_asks(streams: Callable[..., Any], admin: AdminStandIn) -> None:
@@ -293,8 +318,8 @@ def test_silence_is_no_failure() -> None:
 
 
 def test_pauses_grow_and_start_anew_after_an_event() -> None:
-    script = Script(*[ConnectionRefusedError()] * 3, event(0), ConnectionRefusedError(), None)
-    assert script.follow() == ["0"]
+    script = Script(event(0), *[ConnectionRefusedError()] * 2, event(1), ConnectionRefusedError(), None)
+    assert script.follow() == ["0", "1"]
     assert script.pauses == [0.2, 0.4, 0.8, 0.2, 0.4]
 
 

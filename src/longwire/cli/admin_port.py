@@ -152,13 +152,6 @@ class Lines(Protocol):
     def close(self) -> None: ...
 
 
-def _read_and_close(lines: Lines) -> Iterator[Block]:
-    try:
-        yield from read_blocks(iter(lines))
-    finally:
-        lines.close()
-
-
 class Interrupted(Exception):
     """The stream could not be followed any further; ``after`` is where to go on."""
 
@@ -166,6 +159,27 @@ class Interrupted(Exception):
         super().__init__(str(cause or "the connection closes without an event"))
         self.after = after
         self.cause = cause
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a reader is in its stream, and how it has fared lately."""
+
+    after: str
+    reached: bool = False
+    ended: bool = False
+    failures: int = 0
+    wait_s: float = 0.0
+
+    def note(self, block: Block) -> None:
+        if block.id is not None:
+            self.after, self.failures = block.id, 0
+        if block.retry_ms is not None:
+            self.wait_s = block.retry_ms / 1000
+        self.ended = block.data == "[DONE]"
+
+    def pause_s(self) -> float:
+        return min(MAX_PAUSE_S, max(self.wait_s, FIRST_PAUSE_S * 2.0 ** (self.failures - 1)))
 
 
 def follow(
@@ -176,28 +190,37 @@ def follow(
     The end is the end marker or the gateway's 204; a connection that ends without either is resumed at the last id seen.
 
     Raises:
-        Interrupted: MAX_FAILURES connections in a row brought nothing.
+        Interrupted: MAX_FAILURES connections in a row brought nothing, or not even the first could be made.
     """
-    failures = 0
-    wait_s = 0.0
+    place = _Place(after)
     while True:
         cause: Exception | None = None
         try:
-            lines = open_events(after)
-            if lines is None:
-                return
-            for block in _read_and_close(lines):
-                failures = 0 if block.id is not None else failures
-                after = block.id if block.id is not None else after
-                wait_s = block.retry_ms / 1000 if block.retry_ms is not None else wait_s
-                yield block
-                if block.data == "[DONE]":
-                    return
+            yield from _follow_once(open_events, place)
         except TimeoutError:
             continue  # silence is no failure: the engine may still read a long prompt
         except (OSError, http.client.HTTPException) as error:
             cause = error
-        failures += 1
-        if failures >= MAX_FAILURES:
-            raise Interrupted(after, cause)
-        pause(min(MAX_PAUSE_S, max(wait_s, FIRST_PAUSE_S * 2 ** (failures - 1))))
+        if place.ended:
+            return
+        place.failures += 1
+        if place.failures >= MAX_FAILURES or not place.reached:
+            raise Interrupted(place.after, cause)
+        pause(place.pause_s())
+
+
+def _follow_once(open_events: Callable[[str], Lines | None], place: _Place) -> Iterator[Block]:
+    """The blocks of one connection."""
+    lines = open_events(place.after)
+    place.reached = True
+    if lines is None:
+        place.ended = True
+        return
+    try:
+        for block in read_blocks(iter(lines)):
+            place.note(block)
+            yield block
+            if place.ended:
+                return
+    finally:
+        lines.close()

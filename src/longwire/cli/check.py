@@ -194,13 +194,17 @@ def kernel_counters_work() -> bool:
         return False
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            with socket.create_connection(server.getsockname(), timeout=2) as writer:
-                reader, _ = server.accept()
-                with reader:
-                    reader.settimeout(2)
-                    return _counters_agree(writer, reader)
+            return _counters_work_through(server)
     except OSError:
         return False  # no loopback, no such option, or bytes that do not arrive: all mean no
+
+
+def _counters_work_through(server: socket.socket) -> bool:
+    with socket.create_connection(server.getsockname(), timeout=2) as writer:
+        reader, _ = server.accept()
+        with reader:
+            reader.settimeout(2)
+            return _counters_agree(writer, reader)
 
 
 def _counters_agree(writer: socket.socket, reader: socket.socket) -> bool:

@@ -11,7 +11,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -120,7 +120,7 @@ class _Seen:
     """One streamed answer: its id and when each event was there."""
 
     stream_id: str
-    arrivals_ms: list[float] = field(default_factory=list)
+    arrivals_ms: list[float]
 
 
 def _stream_once(base: str, key: str, model: str, clock: Callable[[], float]) -> _Seen:
@@ -128,17 +128,17 @@ def _stream_once(base: str, key: str, model: str, clock: Callable[[], float]) ->
     body = json.dumps({"model": model, "stream": True, "max_tokens": TOKENS, "messages": messages}).encode()
     started = clock()
     try:
-        response = _request(base, "/v1/chat/completions", key, body=body, timeout_s=STREAM_TIMEOUT_S)
-        with response:
+        with _request(base, "/v1/chat/completions", key, body=body, timeout_s=STREAM_TIMEOUT_S) as response:
             if response.status != 200:
                 raise _Failed(f"POST /v1/chat/completions answered {response.status}")
-            seen = _Seen(response.headers.get("X-Stream-Id", ""))
-            for line in _bounded(response):
-                if line.startswith(b"data:") and b"[DONE]" not in line:
-                    seen.arrivals_ms.append((clock() - started) * 1000)
+            arrivals_ms = [(clock() - started) * 1000 for line in _bounded(response) if _is_event(line)]
+            return _Seen(response.headers.get("X-Stream-Id", ""), arrivals_ms)
     except (OSError, http.client.HTTPException) as error:
         raise _Failed(_reason(error)) from None
-    return seen
+
+
+def _is_event(line: bytes) -> bool:
+    return line.startswith(b"data:") and b"[DONE]" not in line
 
 
 def _bounded(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -104,7 +105,13 @@ def show(stream_id: str, url: str, as_json: bool) -> None:
     width = max(map(len, state), default=0)
     for name, value in state.items():
         if name != "object" and value is not None:
-            click.echo(f"{name.ljust(width)}  {value if isinstance(value, str) else json.dumps(value)}")
+            click.echo(f"{name.ljust(width)}  {shown_value(name, value)}")
+
+
+def shown_value(name: str, value: object) -> str:
+    if name == "created_at" and isinstance(value, (int, float)):
+        return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @command.command("tail")
@@ -123,9 +130,9 @@ def tail(stream_id: str, after: str, raw: bool, url: str) -> int:
     try:
         return print_blocks(follow(lambda cursor: admin.open_events(full, cursor), after), raw)
     except Interrupted as error:
-        click.echo()
         if error.cause is not None and error.after == after:
             raise admin.unreachable(error.cause) from None
+        click.echo()
         goes_on = f"longwire streams tail {full} --after {error.after}" if error.after else "the same command"
         raise Failure(f"The gateway is gone ({error}); go on later with: {goes_on}") from None
 
@@ -140,6 +147,8 @@ def print_blocks(blocks: Iterator[Block], raw: bool) -> int:
         if text:
             click.echo(text, nl=False)
             last = text
+        if failure and block.id is None:
+            break  # not of the stream: the admin port itself cannot go on, and asking again would not help
     if not last.endswith("\n"):
         click.echo()
     if error:
