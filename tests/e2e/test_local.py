@@ -11,11 +11,12 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from longwire.engines import local
 from longwire.engines.local import LocalEngine
@@ -79,6 +80,10 @@ def engine_child(pid: int) -> int:
     return next(c for c in children_of(pid) if b"local_child.py" in Path(f"/proc/{c}/cmdline").read_bytes())
 
 
+def descriptors_of(pid: int) -> set[str]:
+    return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def wait_gone(pid_fd: int) -> bool:
     """Whether the process ended within the limit; a pidfd becomes readable when it does."""
     return bool(select.select([pid_fd], [], [], LIMIT_S)[0])
@@ -96,7 +101,10 @@ def ask(url: str) -> dict[str, object]:
     return answer
 
 
-def test_it_answers_comes_back_after_sigkill_and_answers_again() -> None:
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_it_answers_comes_back_after_sigkill_and_answers_again(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def run() -> None:
         async with running() as (engine, said), asyncio.timeout(LIMIT_S):
             first = await said.get()
@@ -109,7 +117,8 @@ def test_it_answers_comes_back_after_sigkill_and_answers_again() -> None:
             assert second.startswith("http://127.0.0.1:")
             await asyncio.to_thread(ask, second)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 def test_close_leaves_no_process_behind() -> None:
@@ -137,6 +146,22 @@ def test_a_broken_model_file_is_named_in_the_failure(tmp_path: Path) -> None:
     failure = asyncio.run(run())
     assert failure.startswith("exit code 1; ")
     assert "invalid magic" in failure
+
+
+def test_it_inherits_nothing_but_its_pipes() -> None:
+    """A listener or a client's connection held open there would outlive the gateway's own close."""
+
+    async def run() -> set[str]:
+        async with running() as (_, said), asyncio.timeout(LIMIT_S):
+            await said.get()
+            return descriptors_of(engine_child(os.getpid()))
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.set_inheritable(True)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            held = runner.run(run())
+        assert str(Path(f"/proc/self/fd/{listener.fileno()}").readlink()) not in held
 
 
 def test_signals_to_the_process_group_do_not_end_it() -> None:

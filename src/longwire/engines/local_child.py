@@ -38,6 +38,9 @@ requests would shut out the health probe, and a busy engine would look dead."""
 PROMPT_CACHE_MIB = 512
 """llama.cpp keeps the KV cache of past prompts in main memory, up to 8 GiB by default: too much for a guest on this machine."""
 
+MAX_INHERITED = 65_536
+"""Descriptors above it are no longer looked for; the gateway's own limit is lower on all but unusual machines."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run until stdin ends."""
@@ -147,4 +150,6 @@ def _load(options: argparse.Namespace) -> Any:
 
 
 if __name__ == "__main__":
+    # A gateway's listener or a client's connection that was left inheritable would stay open as long as this process lives.
+    os.closerange(3, MAX_INHERITED)
     sys.exit(main())

@@ -61,7 +61,7 @@ class ChildProcess:
         assert process.stdout is not None
         assert process.stderr is not None
         last_words = asyncio.create_task(_read_end(process.stderr))
-        error_text = self._take_report(await _read_end(process.stdout))
+        error_text = self._take_report(await _read_line(process.stdout))
         words = await last_words
         code = await process.wait()
         self._on_exit(_describe_exit(code, error_text, words))
@@ -80,6 +80,17 @@ class ChildProcess:
         if url := report.get("url"):
             self._on_report(url)
         return str(report.get("error", ""))
+
+
+async def _read_line(pipe: asyncio.StreamReader) -> bytes:
+    """One line, or what there is of it.
+
+    Never wait for the pipe's end instead: under uvloop the child has inherited a second descriptor of each of its pipes.
+    """
+    try:
+        return await pipe.readline()
+    except ValueError:  # longer than any report
+        return b"too long"
 
 
 async def _read_end(pipe: asyncio.StreamReader) -> bytes:
