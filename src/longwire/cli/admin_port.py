@@ -50,8 +50,8 @@ class AdminPort:
     def fetch(self, path: str, method: str = "GET") -> Any:
         """A JSON answer; anything else becomes a Failure in the gateway's own words."""
         try:
-            response = self._send(method, path, "application/json")
-            body = response.read(MAX_BODY_BYTES)
+            with self._send(method, path, "application/json") as response:
+                body = response.read(MAX_BODY_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise self.unreachable(error) from None
         return _parse_answer(response.status, body, self.url)
@@ -68,13 +68,14 @@ class AdminPort:
             response = self._send("GET", f"/v1/streams/{stream_id}{query}", "text/event-stream")
         except TimeoutError:  # only silence within a stream is no failure
             raise http.client.HTTPException("no answer") from None
-        if response.status == 204:
+        if response.status == 200:
+            return response
+        with response:
+            if response.status in (429, 500, 502, 503, 504):
+                raise http.client.HTTPException(f"HTTP {response.status}")
+            if response.status != 204:
+                _parse_answer(response.status, response.read(MAX_BODY_BYTES), self.url)
             return None
-        if response.status in (429, 500, 502, 503, 504):
-            raise http.client.HTTPException(f"HTTP {response.status}")
-        if response.status != 200:
-            _parse_answer(response.status, response.read(MAX_BODY_BYTES), self.url)
-        return response
 
     def unreachable(self, error: Exception) -> Failure:
         if isinstance(error, ConnectionRefusedError):
@@ -86,8 +87,12 @@ class AdminPort:
     def _send(self, method: str, path: str, accept: str) -> http.client.HTTPResponse:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=TIMEOUT_S)
-        connection.request(method, self._path + path, headers={"Accept": accept, "Connection": "close"})
-        return connection.getresponse()
+        try:
+            connection.request(method, self._path + path, headers={"Accept": accept, "Connection": "close"})
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
 
 
 def _parse_answer(status: int, body: bytes, url: str) -> Any:

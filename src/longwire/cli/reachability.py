@@ -185,8 +185,12 @@ def _request(
         headers["Authorization"] = f"Bearer {key}"
     if body is not None:
         headers["Content-Type"] = "application/json"
-    connection.request("GET" if body is None else "POST", parts.path + path, body=body, headers=headers)
-    return connection.getresponse()
+    try:
+        connection.request("GET" if body is None else "POST", parts.path + path, body=body, headers=headers)
+        return connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        raise
 
 
 def _reason(error: Exception) -> str:

@@ -27,6 +27,6 @@ Every other setting is a flag too: `longwire config reference` lists them all.
 def command(file: str | None, **flags: Any) -> int:
     """Run the gateway."""
     settings = with_engine(load_configuration(file, flags).settings)
-    from longwire import lifecycle
+    from longwire.lifecycle import run
 
-    return lifecycle.run(settings)
+    return run(settings)

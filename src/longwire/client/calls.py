@@ -6,6 +6,7 @@ What must not: sending them (the skins), deciding when (reader.py).
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +31,7 @@ class Settings:
     """How one resumable client behaves."""
 
     grace_s: float = 30.0
-    """How long the gateway keeps generating while no connection is there."""
+    """How long the gateway keeps generating while no connection is there; sent in whole seconds."""
     backoff: Backoff = field(default_factory=Backoff)
     sync_sleep: Callable[[float], object] = time.sleep
     async_sleep: Callable[[float], Awaitable[object]] = anyio.sleep
@@ -54,7 +55,7 @@ class Call(Generic[ClientT]):
         added = {
             # One key for every try of this call: a response that was lost on its way does not generate twice.
             "Idempotency-Key": f"lwc-{uuid.uuid4().hex}",
-            "Longwire-On-Disconnect": f"grace={settings.grace_s:g}",
+            "Longwire-On-Disconnect": f"grace={math.ceil(settings.grace_s)}",
         }
         headers = own | {name: value for name, value in added.items() if name.lower() not in given}
         self.arguments = {**arguments, "extra_headers": headers}

@@ -49,8 +49,8 @@ def answer_text(seed: int, tokens: int, start: int = 0) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """JSON as engines write it: compact and in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON as engines write it: compact and in UTF-8. Half a surrogate pair, which UTF-8 has no form for, stays escaped."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def encode_inner(text: str) -> bytes:

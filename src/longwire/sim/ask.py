@@ -22,6 +22,9 @@ from .reply import refusal
 MAX_CHOICES = 128
 """OpenAI's own limit of ``n``."""
 
+LEAST_SEED = -(2**53)
+MAX_NESTING = 8
+"""Levels at which text is looked for: a list of messages of lists of parts takes four."""
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 KNOWN_FIELDS = frozenset({
     "audio", "best_of", "dimensions", "echo", "encoding_format", "frequency_penalty", "function_call",
@@ -87,30 +90,34 @@ class Overrides:
 def parse_body(body: bytes) -> dict[str, Any]:
     """The body as one JSON object; the stand-in is as strict as the engines are."""
     try:
-        value = json.loads(body)
-    except ValueError as exc:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
         raise refusal(400, f"The body is not JSON: {exc}.") from exc
     if not isinstance(value, dict):
         raise refusal(400, "The body must be a JSON object.")
     return value
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON value")
+
+
 def read_overrides(body: Mapping[str, Any], settings: SimSettings) -> Overrides:
     """The settings as this request wants them."""
-    sim = _sim_field(body)
+    sim = _object(body, "sim")
     return Overrides(
         tokens=int(_number(sim, "tokens", settings.tokens)),
         itl_ms=_number(sim, "itl_ms", settings.itl_ms),
         ttft_ms=_number(sim, "ttft_ms", settings.ttft_ms),
         jitter=_number(sim, "jitter", settings.jitter),
-        seed=int(_number(sim, "seed", _number(body, "seed", settings.seed))),
+        seed=int(_number(sim, "seed", _number(body, "seed", settings.seed, LEAST_SEED), LEAST_SEED)),
         stamp=sim.get("stamp") is True,
     )
 
 
 def named_faults(body: Mapping[str, Any]) -> list[str]:
     """The faults in the body's ``sim`` field: one as text, or a list."""
-    fault = _sim_field(body).get("fault")
+    fault = _object(body, "sim").get("fault")
     if fault is None:
         return []
     return list(map(str, fault)) if isinstance(fault, list) else [str(fault)]
@@ -125,9 +132,9 @@ def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created
     start, lead = position_after(over.seed, _partial_answer(body))
     left = max(0, over.tokens - start)
     tokens = left if limit is None else min(left, limit)
-    options = body.get("stream_options") or {}
-    choices = body.get("n") or 1
-    if not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
+    options = _object(body, "stream_options")
+    choices = body.get("n", 1)
+    if isinstance(choices, bool) or not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
         raise refusal(400, f"n must be 1 to {MAX_CHOICES}.", "n")
     return Ask(
         body=body,
@@ -158,33 +165,36 @@ def prompt_text(body: Mapping[str, Any]) -> str:
     """All text of a request, whatever its API calls it."""
     texts: list[str] = []
     for name in ("system", "instructions", "prompt", "input", "messages"):
-        _gather(body.get(name), texts)
+        _gather(body.get(name), texts, MAX_NESTING)
     return " ".join(texts)
 
 
-def _gather(value: object, texts: list[str]) -> None:
+def _gather(value: object, texts: list[str], levels: int) -> None:
     if isinstance(value, str):
         texts.append(value)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and levels:
         for part in value:
-            _gather(part, texts)
-    elif isinstance(value, dict):
-        _gather(value.get("content", value.get("text")), texts)
+            _gather(part, texts, levels - 1)
+    elif isinstance(value, dict) and levels:
+        _gather(value.get("content", value.get("text")), texts, levels - 1)
 
 
-def _sim_field(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    sim = body.get("sim") or {}
-    if not isinstance(sim, dict):
-        raise refusal(400, "sim must be an object.", "sim")
-    return sim
+def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A field that is an object, or left out."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise refusal(400, f"{name} must be an object.", name)
+    return value
 
 
-def _number(where: Mapping[str, Any], name: str, default: float) -> float:
+def _number(where: Mapping[str, Any], name: str, default: float, low: float = 0) -> float:
     value = where.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 2**53:
-        raise refusal(400, f"{name} must be a number of 0 or more.", name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= 2**53:
+        raise refusal(400, f"{name} must be a number of {low} or more.", name)
     return value
 
 

@@ -56,6 +56,11 @@ class ChunkedDecoder:
         return self._state == _DONE
 
     @property
+    def is_in_data(self) -> bool:
+        """In the middle of a chunk's data: more of the same chunk is to come."""
+        return self._state == _DATA
+
+    @property
     def at_boundary(self) -> bool:
         """Between two chunks, with nothing of the next one read."""
         return self._state == _SIZE and not self._line

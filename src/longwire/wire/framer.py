@@ -52,7 +52,7 @@ class EventFramer:
 
     __slots__ = (
         "_chunks", "_first", "_length_left", "_max_event_bytes", "_one_piece", "_partial", "_splitter", "_start", "_strip",
-        "done",
+        "at_boundary", "done",
     )  # fmt: skip
 
     def __init__(self, chunked: bool, content_length: int | None, *, strip: bool, max_event_bytes: int) -> None:
@@ -66,11 +66,8 @@ class EventFramer:
         self._one_piece = True
         self._first = True
         self.done = content_length == 0
-
-    @property
-    def at_boundary(self) -> bool:
+        self.at_boundary = chunked
         """Between two HTTP chunks and between two events: where a checkpoint may stand, and where frames can be taken whole."""
-        return not self._partial and self._splitter.at_boundary and self._chunks is not None and self._chunks.at_boundary
 
     @property
     def partial_bytes(self) -> int:
@@ -120,8 +117,9 @@ class EventFramer:
         spans = self._chunks.feed(data) if self._chunks is not None else self._sized_span(data)
         for start, end in spans:
             self._take_span(data[start:end], at + start, found)
-        if self._chunks is not None and self._chunks.done:
-            self.done = True
+        if self._chunks is not None:
+            self.done = self._chunks.done
+            self.at_boundary = not self._partial and self._splitter.at_boundary and self._chunks.at_boundary
 
     def _sized_span(self, data: bytes) -> list[tuple[int, int]]:
         if self._length_left is None:

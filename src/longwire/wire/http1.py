@@ -261,6 +261,8 @@ class RequestReader:
             self._buffer += data
         elif self._chunks is None:
             self._take_sized(data)
+        elif self._chunks.done:
+            self._buffer += data
         else:
             self._take_chunked(bytes(data))
 
@@ -337,9 +339,6 @@ class RequestReader:
 
     def _take_chunked(self, data: bytes) -> None:
         assert self._body is not None and self._chunks is not None
-        if self._chunks.done:
-            self._buffer += data
-            return
         try:
             spans = self._chunks.feed(data)
         except ChunkedError as exc:

@@ -85,6 +85,13 @@ class BadCursor(RemoteError):
     code = "bad_cursor"
 
 
+class NotAcceptable(RemoteError):
+    """What was asked for exists, but not in a form that the client accepts."""
+
+    code = "not_acceptable"
+    status = 406
+
+
 class RequestTimeout(RemoteError):
     """Header or body did not arrive within its wall-clock time."""
 

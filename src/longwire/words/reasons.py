@@ -51,6 +51,7 @@ class CloseReason(str, Enum):
     # A bound was reached.
     EVENT_TOO_LARGE = "event_too_large", "One event was larger than max_event_bytes.", 502
     STREAM_TOO_LARGE = "stream_too_large", "The stream's log reached max_stream_bytes.", 502
+    ARENA_FULL = "arena_full", "The shared memory for logs had no room for the stream to go on.", 503
     SLOW_READER = "slow_reader", "A reader made no progress for slow_reader_s; the stream itself went on.", 408
 
     # We failed.

@@ -39,7 +39,9 @@ class EngineSettings:
 
     name: str = setting("", "A short name for logs, metrics and the model list; made from the URL when empty.")
     url: str = setting("", "Base URL of an OpenAI-compatible server (with or without /v1), or the word local or sim.")
-    api_key: str = setting("", "Sent to this engine as a bearer token. A client's own key is never sent on.", secret=True)
+    api_key: str = setting(
+        "", "Sent to this engine as a bearer token. A client's own key is never sent on.", secret=True
+    )
     models: list[str] = setting([], "Models to offer from it, instead of what it lists itself.")
     ca_file: str = setting("", "CA certificates for an https engine, instead of the system's.")
 
@@ -61,10 +63,13 @@ class Settings:
     """The whole configuration of one gateway."""
 
     # Where to listen.
-    host: str = setting("127.0.0.1", "Address of the public port. Anything but loopback needs tenants or allow_anonymous.")
+    host: str = setting(
+        "127.0.0.1", "Address of the public port. Anything but loopback needs tenants or allow_anonymous."
+    )
     port: int = setting(8080, "Public port; 0 takes a free one.", low=0, high=65_535)
     admin_host: str = setting("127.0.0.1", "Address of the admin port (metrics, operator's API).")
     admin_port: int = setting(8081, "Admin port; 0 takes a free one.", low=0, high=65_535)
+    admin_names: list[str] = setting([], "Host names, besides loopback, by which the admin port may be asked.")
     state_dir: str = setting("", "Where state that outlives the process is kept; empty: a user state folder.")
     allow_anonymous: bool = setting(False, "Serve a non-loopback address with no tenants configured.")
     tls_cert_file: str = setting("", "Certificate chain (PEM) for TLS of our own; empty: plain HTTP behind a balancer.")
@@ -75,7 +80,9 @@ class Settings:
 
     # Engines and tenants.
     engines: list[EngineSettings] = setting([], "The upstreams; each an [[engines]] table or a --engine flag.")
-    tenants: list[TenantSettings] = setting([], "Who may come in; each a [[tenants]] table. None: open, on loopback only.")
+    tenants: list[TenantSettings] = setting(
+        [], "Who may come in; each a [[tenants]] table. None: open, on loopback only."
+    )
     keys_file: str = setting("", "File of `tenant key-hash` lines, watched: a new key needs no restart.")
 
     # What a client may send.
@@ -97,19 +104,30 @@ class Settings:
     retention_bytes: int = setting(
         0, "Most bytes that ended streams may keep, oldest evicted first; 0: half of the arena.", low=0, high=1024 * GIB
     )
-    idempotency_ttl_s: float = setting(600.0, "How long an Idempotency-Key finds its stream again.", low=1, high=7 * 86_400)
-    grace_s: float = setting(30.0, "Grace after the last reader left, for requests that can be resumed.", low=0, high=86_400)
+    idempotency_ttl_s: float = setting(
+        600.0, "How long an Idempotency-Key finds its stream again.", low=1, high=7 * 86_400
+    )
+    grace_s: float = setting(
+        30.0, "Grace after the last reader left, for requests that can be resumed.", low=0, high=86_400
+    )
 
     # Readers.
     write_high_water_bytes: int = setting(
         64 * KIB, "Unsent bytes at which a reader is paused; it goes on from the log.", low=4 * KIB, high=16 * MIB
     )
-    slow_reader_s: float = setting(60.0, "A reader that takes nothing for so long is cut; it can resume.", low=1, high=86_400)
+    slow_reader_s: float = setting(
+        60.0, "A reader that takes nothing for so long is cut; it can resume.", low=1, high=86_400
+    )
     heartbeat_s: float = setting(15.0, "Silence after which a comment line is sent.", low=0.05, high=3600)
     commit_after_ms: int = setting(
-        30_000, "Silence after which the status is sent before the engine's first byte; 0: never.", low=0, high=3_600_000
+        30_000,
+        "Silence after which the status is sent before the engine's first byte; 0: never.",
+        low=0,
+        high=3_600_000,
     )
-    resume_retry_ms: int = setting(1000, "Least wait that a draining gateway asks of an EventSource.", low=10, high=600_000)
+    resume_retry_ms: int = setting(
+        1000, "Least wait that a draining gateway asks of an EventSource.", low=10, high=600_000
+    )
 
     # Upstream.
     connect_timeout_s: float = setting(5.0, "Time to connect to an engine.", low=0.05, high=600)
@@ -135,7 +153,9 @@ class SimSettings:
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8001, "Port; 0 takes a free one.", low=0, high=65_535)
-    tokens: int = setting(64, "Content events per answer, unless the request's max_tokens is lower.", low=0, high=10_000_000)
+    tokens: int = setting(
+        64, "Content events per answer, unless the request's max_tokens is lower.", low=0, high=10_000_000
+    )
     itl_ms: float = setting(20.0, "Time between two tokens.", low=0, high=3_600_000)
     ttft_ms: float = setting(50.0, "Time until the first token.", low=0, high=3_600_000)
     jitter: float = setting(0.0, "Share by which each pause varies (0.2: by a fifth, seeded).", low=0, high=1)

@@ -1,0 +1,108 @@
+"""What a dialect gives to the gateway: a request it has read, and the words for a bad ending.
+
+What lives here: the shape of a read request, strict JSON, and the words for routes that are only relayed.
+What must not: engines, sockets, the log.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ..words.errors import BadJson
+from ..words.reasons import CloseReason
+
+LARGE_BODY_BYTES = 256 * 1024
+"""From here on a body is parsed in another process: below it takes less than the hand-over does (about 2 ms)."""
+
+
+class Ask(NamedTuple):
+    """A client's request, read and encoded anew. Picklable: large ones are read in another process.
+
+    ``body`` is what the engine gets. ``plain_body`` is the same without what the gateway added (None: nothing was added).
+    """
+
+    model: str
+    wants_stream: bool
+    choices: int
+    body: bytes
+    plain_body: bytes | None
+    hides_usage: bool
+
+
+def read_strict_json(body: bytes) -> dict[str, Any]:
+    """Parse one JSON object so strictly that no second parser can read it differently.
+
+    Raises:
+        BadJson: for anything but one object in UTF-8 without duplicate keys, NaN or Infinity, saying where.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise BadJson(f"The body is not UTF-8 (byte {exc.start}).") from exc
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except json.JSONDecodeError as exc:
+        raise BadJson(f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}.") from exc
+    except RecursionError as exc:
+        raise BadJson("The body is nested too deeply.") from exc
+    except ValueError as exc:
+        raise BadJson(f"The body is not acceptable JSON: {exc}.") from exc
+    if not isinstance(value, dict):
+        raise BadJson("The body must be a JSON object.")
+    return value
+
+
+def encode_json(value: dict[str, Any]) -> bytes:
+    """The canonical encoding that goes on to engines.
+
+    Raises:
+        BadJson: the value holds a lone surrogate, which no UTF-8 can carry.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError as exc:
+        raise BadJson("A string in the body holds half of a surrogate pair.") from exc
+    except RecursionError as exc:
+        raise BadJson("The body is nested too deeply.") from exc
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:64]!r} stands twice in one object")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def error_object(reason: CloseReason, message: str, facts: dict[str, object] | None = None) -> dict[str, object]:
+    """The one error object: OpenAI's shape, the close reason as its code, and what a client needs to go on."""
+    kind = (
+        "invalid_request_error"
+        if 400 <= reason.status < 500 and reason is CloseReason.UPSTREAM_REFUSED
+        else "api_error"
+    )
+    return {"message": message, "type": kind, "param": None, "code": str(reason), **(facts or {})}
+
+
+class RelayWords:
+    """Words for routes that are relayed as they are: a typed error event, and no end marker that the API may not have."""
+
+    def error_blocks(self, reason: CloseReason, message: str, facts: dict[str, object]) -> list[bytes]:
+        event = {"type": "error", "error": error_object(reason, message, facts)}
+        return [b"event: error\ndata: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"]
+
+    def error_body(self, reason: CloseReason, message: str) -> bytes:
+        return json.dumps({"error": error_object(reason, message)}).encode()

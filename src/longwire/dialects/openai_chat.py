@@ -1,0 +1,73 @@
+"""OpenAI's chat and text completions: reading requests, and words for bad endings.
+
+What lives here: what the gateway must know of a request, and the one thing that it adds to it (usage in the stream).
+What must not: engines, sockets, the log. Events need no code here: the engine speaks the same dialect, and identity is the encoding.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..words.errors import RemoteError
+from ..words.reasons import CloseReason
+from .base import Ask, RelayWords, encode_json, error_object, read_strict_json
+
+MAX_CHOICES = 128
+"""More answers to one prompt than any SDK's user wants; an unbounded n has taken engines down (vLLM CVE-2026-34756)."""
+
+DONE_BLOCK = b"data: [DONE]\n\n"
+
+
+def read_request(body: bytes) -> Ask:
+    """Read a ``/v1/chat/completions`` or ``/v1/completions`` request.
+
+    Fields that the gateway does not know are passed on as they are. Where a stream is asked for without usage, usage is added.
+
+    Raises:
+        BadJson: the body is no strict JSON object.
+        RemoteError: a field that the gateway must understand has the wrong type.
+    """
+    fields = read_strict_json(body)
+    model = fields.get("model", "")
+    if not isinstance(model, str):
+        raise RemoteError("model must be a string.", param="model")
+    wants_stream = fields.get("stream", False)
+    if wants_stream not in (True, False, None):
+        raise RemoteError("stream must be true or false.", param="stream")
+    choices = fields.get("n")
+    if choices is None:
+        choices = 1
+    if not isinstance(choices, int) or isinstance(choices, bool) or not 1 <= choices <= MAX_CHOICES:
+        raise RemoteError(f"n must be a whole number from 1 to {MAX_CHOICES}.", param="n")
+    plain = encode_json(fields)
+    if not wants_stream:
+        return Ask(model, False, choices, plain, None, False)
+    if _asks_for_usage(fields):
+        return Ask(model, True, _finishes(fields, choices), plain, None, False)
+    options = fields.get("stream_options") or {}
+    with_usage = encode_json({**fields, "stream_options": {**options, "include_usage": True}})
+    return Ask(model, True, _finishes(fields, choices), with_usage, plain, True)
+
+
+def _asks_for_usage(fields: dict[str, Any]) -> bool:
+    options = fields.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise RemoteError("stream_options must be an object.", param="stream_options")
+    return bool(options and options.get("include_usage"))
+
+
+def _finishes(fields: dict[str, Any], choices: int) -> int:
+    """How many finishes make the answer whole: a list of prompts is answered once each (times n)."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+        return choices * len(prompt)
+    return choices
+
+
+class OpenAiWords(RelayWords):
+    """Words for OpenAI's streams: the error object as an event, then the end marker."""
+
+    def error_blocks(self, reason: CloseReason, message: str, facts: dict[str, object]) -> list[bytes]:
+        event = json.dumps({"error": error_object(reason, message, facts)}, separators=(",", ":")).encode()
+        return [b"data: " + event + b"\n\n", DONE_BLOCK]

@@ -1,0 +1,97 @@
+"""What an engine adapter reads and writes: the protocols between engines and the rest.
+
+What lives here: the sink that an answer goes into, the watch that reads what events say, how an exchange can end.
+What must not: any one engine's API, sockets, dialects, the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from ..words.reasons import CloseReason
+
+
+class Sink(Protocol):
+    """Where an exchange puts what the engine sends. A stream is one; a probe collects into another.
+
+    The exchange stores bytes through ``get_buffer`` and ``filled``, says what they are through ``append_*``, and lets readers
+    have them with ``publish``. It ends the sink exactly once.
+    """
+
+    @property
+    def can_receive(self) -> bool: ...
+
+    def get_buffer(self) -> memoryview: ...
+
+    def filled(self, count: int) -> int: ...
+
+    def append_framed(self, start: int, length: int) -> None: ...
+
+    def append_plain(self, start: int, length: int, silent: bool = False) -> None: ...
+
+    def append_record(self, block: bytes, silent: bool = False) -> None: ...
+
+    def publish(self, checkpoint: int) -> None: ...
+
+    def note_first_byte(self) -> None: ...
+
+    def note_first_token(self) -> None: ...
+
+
+class Verdict(Enum):
+    """What is to be done with one event."""
+
+    PASS = "pass"
+    HIDE = "hide"
+    """Asked for by the gateway, not by the client: it is counted and kept back, and has no seq."""
+    END = "end"
+    """The dialect's end marker."""
+    ERROR = "error"
+    """The engine reports a failure inside its stream."""
+
+
+class Watch(Protocol):
+    """Reads what events say, with as little reading as possible. One per exchange."""
+
+    usage: dict[str, Any] | None
+    tokens_seen: int
+    strips_fields: bool
+    error_message: str
+    error_status: int
+
+    def is_plain(self, frame: bytes) -> bool:
+        """True if this event is an ordinary delta that needs no reading. Runs per event: searches only, no JSON."""
+
+    def read(self, block: bytes) -> Verdict:
+        """Read an event that is not plain."""
+
+    def saw_token(self) -> bool:
+        """Whether any content, reasoning or tool delta has come."""
+
+    def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
+        """How the answer ended, given whether its HTTP body did; and whether the end marker is still owed to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An engine's answer that is no stream of events, as far as its head says."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    content_length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an exchange failed before anything of it could be passed on."""
+
+    reason: CloseReason
+    message: str
+    status: int = 0
+    body: bytes = b""
+    content_type: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    is_retryable_unsent: bool = False
+    """A reused connection died with no byte of a response: the engine had closed it, and the request can go out once more."""

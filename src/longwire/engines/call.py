@@ -1,0 +1,218 @@
+"""One generation at one upstream: connect, send, read, and the few retries that nobody can notice.
+
+What lives here: the life of a request from "this upstream" to "over", as the producer of a stream.
+What must not: choosing the upstream (directory.py), admission, what readers get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..observe.instruments import Instruments
+from ..wire.http1 import Headers, encode_request_head
+from ..words.clock import Clock, Timer
+from ..words.reasons import CloseReason
+from ..words.settings import Settings
+from .base import Answer, Failure, Sink, Watch
+from .exchange import Exchange, Expect
+from .pool import ConnectFailed, Upstream
+from .transport import UpstreamConnection
+
+_RETRY_WITHOUT_OPTIONS_STATUS = (400, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be asked of an engine. ``plain_body`` is the body without what the gateway added, where it added something."""
+
+    target: bytes
+    headers: Headers
+    body: bytes
+    expect: Expect
+    make_watch: Callable[[], Watch]
+    plain_body: bytes | None = None
+
+
+class CallSink(Sink, Protocol):
+    """The sink of a call: besides the answer's bytes it keeps the request's."""
+
+    def store_request(self, data: bytes) -> None: ...
+
+    def request_views(self) -> list[memoryview]: ...
+
+    def restart(self) -> None:
+        """Forget what a failed attempt stored; nothing of it was published."""
+
+
+class CallOwner(Protocol):
+    """Who wants the answer."""
+
+    def sent(self, connection: UpstreamConnection) -> None:
+        """The request is on its way over this connection."""
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def completed(self, call: Call, reason: CloseReason, message: str) -> None: ...
+
+    def failed(self, call: Call, failure: Failure) -> None: ...
+
+
+@dataclass(slots=True, weakref_slot=False)
+class CallShell:
+    """What every call needs from around it."""
+
+    settings: Settings
+    clock: Clock
+    instruments: Instruments
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Call:
+    """The producer of one stream. :meth:`stop` may come at any time, from any state."""
+
+    __slots__ = (
+        "_connect", "_connection", "_deadline", "_is_over", "_shell", "_used_plain_body", "exchange", "order", "owner", "sink",
+        "upstream", "watch",
+    )  # fmt: skip
+
+    def __init__(self, upstream: Upstream, order: Order, sink: CallSink, owner: CallOwner, shell: CallShell) -> None:
+        self.upstream = upstream
+        self.order = order
+        self.sink = sink
+        self.owner = owner
+        self.watch = order.make_watch()
+        self.exchange: Exchange | None = None
+        self._shell = shell
+        self._connection: UpstreamConnection | None = None
+        self._connect: asyncio.Task[None] | None = None
+        self._deadline: Timer | None = None
+        self._is_over = False
+        self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
+
+    def __repr__(self) -> str:
+        return f"<Call {self.upstream.name} {'over' if self._is_over else self.exchange or 'connecting'}>"
+
+    def start(self) -> None:
+        """Send the request: at once over an idle connection, else as soon as there is a new one.
+
+        Raises:
+            ArenaFull: the request could not be stored; nothing was sent.
+        """
+        self._store_request()
+        connection = self.upstream.take_idle()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._start_connecting()
+
+    def stop(self) -> None:
+        """Give the engine back: its connection is closed at once, which is how engines learn of a cancel."""
+        self._finish()
+        if self._connect is not None:
+            self._connect.cancel()
+        if self.exchange is not None:
+            self.exchange.abandon()
+
+    def resume_reading(self) -> None:
+        if self._connection is not None:
+            self._connection.resume_reading()
+
+    # Called by the exchange.
+
+    def answered(self, answer: Answer) -> None:
+        self._cancel_deadline()
+        self.owner.answered(answer)
+
+    def completed(self, reason: CloseReason, message: str) -> None:
+        if not self._is_over:
+            self._finish()
+            self.owner.completed(self, reason, message)
+
+    def failed(self, failure: Failure) -> None:
+        if self._is_over:
+            return
+        if failure.is_retryable_unsent and self._connection is not None and self._connection.exchanges > 1:
+            self._retry()
+            return
+        if self._is_refusal_of_options(failure):
+            self.upstream.refuses_stream_options = True
+            self._used_plain_body = True
+            self._store_request()
+            self._retry()
+            return
+        self._finish()
+        self.owner.failed(self, failure)
+
+    # Inside.
+
+    def _store_request(self) -> None:
+        order = self.order
+        body = order.plain_body if self._used_plain_body and order.plain_body is not None else order.body
+        headers = [*order.headers, (b"content-length", b"%d" % len(body))]
+        head = encode_request_head(b"POST", self.upstream.base_path.encode() + order.target, headers)
+        self.sink.store_request(head + body)
+
+    def _retry(self) -> None:
+        """Once more, over a connection that is certainly fresh. Nothing has reached the client, and no token was generated."""
+        self._shell.instruments.retries_total += 1
+        self.sink.restart()
+        self.watch = self.order.make_watch()
+        self._connection = None
+        self._start_connecting()
+
+    def _start_connecting(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._wait_connect())
+        self._shell.tasks.add(task)
+        task.add_done_callback(self._shell.tasks.discard)
+        self._connect = task
+
+    async def _wait_connect(self) -> None:
+        try:
+            connection = await self.upstream.wait_connection()
+        except ConnectFailed as exc:
+            self._connect = None
+            self.failed(Failure(CloseReason.UPSTREAM_UNREACHABLE, f"The {exc}."))
+            return
+        self._connect = None
+        if self._is_over:
+            connection.release(reusable=True)
+            return
+        self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        settings = self._shell.settings
+        self._connection = connection
+        limits = (settings.max_event_bytes, settings.max_stream_bytes)
+        self.exchange = Exchange(self.sink, self.watch, self, self.order.expect, limits, connection)
+        self._cancel_deadline()
+        self._deadline = self._shell.clock.call_later(settings.first_byte_timeout_s, self._too_late)
+        self.owner.sent(connection)
+        connection.send(self.exchange, self.sink.request_views())
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if self.exchange is not None and self.exchange.head is None and not self._is_over:
+            exchange = self.exchange
+            self.failed(Failure(CloseReason.UPSTREAM_TIMEOUT, "The engine did not begin to answer in time."))
+            exchange.abandon()
+
+    def _is_refusal_of_options(self, failure: Failure) -> bool:
+        """Whether the engine refused what we had added (usage in the stream); then it is asked again without, once and for all."""
+        return (
+            self.order.plain_body is not None
+            and not self._used_plain_body
+            and failure.status in _RETRY_WITHOUT_OPTIONS_STATUS
+            and b"stream_options" in failure.body
+        )
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _finish(self) -> None:
+        self._is_over = True
+        self._cancel_deadline()

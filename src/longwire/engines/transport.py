@@ -1,0 +1,145 @@
+"""One connection to an upstream, as an asyncio protocol.
+
+What lives here: receiving straight into the sink's memory, sending the request, noticing the end.
+What must not: parsing (exchange.py), which connection is used (pool.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from .exchange import Exchange
+
+MAX_DRAIN_BYTES = 64 * 1024
+"""What may follow an end marker before the connection is given up: the last chunk, and perhaps a straggling event."""
+
+_SCRATCH = memoryview(bytearray(16 * 1024))
+"""Where bytes go that belong to no answer. They are never looked at by anyone else."""
+
+
+class UpstreamConnection(asyncio.BufferedProtocol):
+    """A pooled connection. ``on_free(connection, reusable)`` is called when an exchange lets it go, ``on_lost`` when it closes."""
+
+    __slots__ = (
+        "_drained_bytes", "_is_draining", "_on_free", "_on_lost", "_view", "exchange", "exchanges", "idle_since", "is_closed",
+        "read_bytes", "transport", "written_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, on_free: Callable[[UpstreamConnection, bool], None], on_lost: Callable[[UpstreamConnection], None]
+    ) -> None:
+        self._on_free = on_free
+        self._on_lost = on_lost
+        self._view = _SCRATCH
+        self._is_draining = False
+        self._drained_bytes = 0
+        self.transport: asyncio.Transport | None = None
+        self.exchange: Exchange | None = None
+        self.exchanges = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.idle_since = 0.0
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else repr(self.exchange) if self.exchange else "idle"
+        return f"<UpstreamConnection {state}, exchange {self.exchanges}>"
+
+    # Called by who uses the connection.
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, for the streams table; -1 where there is none of our own (TLS)."""
+        if self.transport is None or self.transport.get_extra_info("ssl_object") is not None:
+            return -1
+        sock = self.transport.get_extra_info("socket")
+        return sock.fileno() if sock is not None else -1
+
+    def send(self, exchange: Exchange, parts: list[memoryview]) -> None:
+        """Start an exchange: send its request, and from now on receive into its sink.
+
+        ``parts`` may be views of the arena: they must stay until the exchange is over.
+        """
+        assert self.exchange is None and self.transport is not None, "one exchange at a time"
+        self.exchange = exchange
+        self.exchanges += 1
+        self._is_draining = False
+        self._drained_bytes = 0
+        for part in parts:
+            self.written_bytes += len(part)
+        self.transport.writelines(parts)
+
+    def resume_reading(self) -> None:
+        """Go on after the sink was full."""
+        if self.transport is not None and not self.is_closed:
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close now; what was not sent is dropped."""
+        if self.transport is not None and not self.is_closed:
+            self.is_closed = True
+            self.transport.abort()
+
+    # Called by the exchange.
+
+    def release(self, reusable: bool) -> None:
+        self.exchange = None
+        self._is_draining = False
+        self._on_free(self, reusable and not self.is_closed)
+
+    def drain(self) -> None:
+        self._is_draining = True
+
+    # Called by the loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        exchange = self.exchange
+        if exchange is None or self._is_draining:
+            self._view = _SCRATCH
+        else:
+            self._view = exchange.sink.get_buffer()
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.read_bytes += nbytes
+        exchange = self.exchange
+        if exchange is None:
+            self.close()  # Bytes that nobody asked for: an engine that is out of step with us must not be used again.
+            return
+        if self._is_draining:
+            self._drain(exchange, nbytes)
+            return
+        exchange.receive(self._view, nbytes)
+        if self.exchange is exchange and not self._is_draining and not exchange.sink.can_receive:
+            assert self.transport is not None
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._ended(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._ended(exc)
+        self._on_lost(self)
+
+    def _ended(self, error: Exception | None) -> None:
+        self.is_closed = True
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if self._is_draining:
+            exchange.abandon()
+        else:
+            exchange.ended(error)
+
+    def _drain(self, exchange: Exchange, nbytes: int) -> None:
+        self._drained_bytes += nbytes
+        exchange.drain(_SCRATCH, nbytes)
+        if self.exchange is exchange and self._drained_bytes > MAX_DRAIN_BYTES:
+            exchange.abandon()

@@ -1,0 +1,183 @@
+"""One request, from a client's words to an engine's first byte, on one screen.
+
+What lives here: the sequence of stages that a request passes, and how an engine's ending becomes a stream's.
+What must not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .admission.limiter import Limiter
+from .admission.tenants import Tenant
+from .dialects.base import Ask
+from .engines.base import Answer, Failure
+from .engines.call import Call, CallShell, Order
+from .engines.directory import Directory
+from .engines.exchange import Expect
+from .engines.openai import ChatWatch, RelayWatch, usage_of_body
+from .engines.pool import Upstream
+from .engines.transport import UpstreamConnection
+from .streams.arena import ArenaFull
+from .streams.registry import Registry
+from .streams.stream import BodyHead, EndingWords, Facts, Kind, OnDisconnect, Refusal, Stream
+from .wire.http1 import Headers
+from .words.errors import ModelForbidden, Overloaded
+from .words.reasons import CloseReason
+from .words.settings import Settings
+
+MAX_COUNTED_BODY_BYTES = 256 * 1024
+"""A JSON answer that is larger is not parsed for its usage: that would hold up every other stream (embeddings reach megabytes)."""
+
+
+class Visit(NamedTuple):
+    """A request as the server understood it. ``headers`` are those that go on to the engine."""
+
+    tenant: Tenant
+    route: str
+    target: bytes
+    headers: Headers
+    request_id: str
+    idempotency_key: bytes
+    on_disconnect: OnDisconnect
+    grace_s: float
+    words: EndingWords
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Sequences the stages. Built by lifecycle, called by the server."""
+
+    settings: Settings
+    directory: Directory
+    limiter: Limiter
+    registry: Registry
+    calls: CallShell
+    is_draining: bool = False
+    user_agent: bytes = b"longwire"
+    _no_key: bytes = field(default=b"", repr=False)
+
+    def generate(self, ask: Ask, visit: Visit) -> Stream:
+        """Start a generation, or find the one that this Idempotency-Key has started already.
+
+        Raises:
+            LongwireError: refused, and nothing was started; code and status say why.
+        """
+        if ask.model and not visit.tenant.may_use(ask.model):
+            raise ModelForbidden("This key may not use this model.", param="model")
+        key_hash, body_hash = self._idempotency(ask, visit)
+        if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)):
+            self.calls.instruments.idempotent_hits_total += 1
+            return started
+        if self.is_draining:
+            raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
+        upstream = self.directory.choose(ask.model)
+        slot = self.limiter.admit(visit.tenant)
+        try:
+            stream = self.registry.open(self._facts(ask, visit, upstream), visit.words)
+        except Overloaded:
+            slot.release()
+            raise
+        stream.slot = slot
+        stream.on_disconnect, stream.grace_s = visit.on_disconnect, visit.grace_s
+        if key_hash:
+            self.registry.pin_key(key_hash, body_hash, stream)
+        self._call(upstream, ask, visit, stream)
+        return stream
+
+    def _call(self, upstream: Upstream, ask: Ask, visit: Visit, stream: Stream) -> None:
+        """Ask the engine; its answer goes into the stream by itself from here on."""
+        generation = Generation(stream, self.registry)
+        call = Call(upstream, self._order(upstream, ask, visit), stream, generation, self.calls)
+        stream.producer = call
+        try:
+            call.start()
+        except ArenaFull as exc:
+            stream.end(CloseReason.ARENA_FULL)
+            raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2) from exc
+
+    def _idempotency(self, ask: Ask, visit: Visit) -> tuple[bytes, bytes]:
+        """Keyed hashes of the key in its scope (tenant and route) and of the body; empty where no key came."""
+        if not visit.idempotency_key:
+            return self._no_key, b""
+        scope = (visit.tenant.name.encode(), visit.target, visit.idempotency_key)
+        return self.registry.hash(*scope), self.registry.hash(ask.plain_body or ask.body)
+
+    def _facts(self, ask: Ask, visit: Visit, upstream: Upstream) -> Facts:
+        return Facts(
+            tenant=visit.tenant.name,
+            tenant_index=visit.tenant.index,
+            route=visit.route,
+            model=ask.model,
+            engine=upstream.name,
+            request_id=visit.request_id,
+            prompt_hash=self.registry.hash(ask.plain_body or ask.body),
+            choices=ask.choices,
+        )
+
+    def _order(self, upstream: Upstream, ask: Ask, visit: Visit) -> Order:
+        headers: Headers = [
+            (b"host", upstream.host_header),
+            (b"user-agent", self.user_agent),
+            (b"accept-encoding", b"identity"),
+            *visit.headers,
+        ]
+        if upstream.engine.api_key:
+            headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
+        if visit.route == "relay":
+            return Order(visit.target, headers, ask.body, Expect.ANY, RelayWatch)
+        expect = Expect.EVENTS if ask.wants_stream else Expect.JSON
+        return Order(
+            visit.target, headers, ask.body, expect, lambda: ChatWatch(ask.choices, ask.hides_usage), ask.plain_body
+        )
+
+
+class Generation:
+    """Carries what happens at the engine over to the stream: the one place where the two meet."""
+
+    __slots__ = ("registry", "stream")
+
+    def __init__(self, stream: Stream, registry: Registry) -> None:
+        self.stream = stream
+        self.registry = registry
+
+    def sent(self, connection: UpstreamConnection) -> None:
+        self.registry.store_row(self.stream, connection.fd, connection.read_bytes, connection.written_bytes)
+
+    def answered(self, answer: Answer) -> None:
+        self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
+
+    def completed(self, call: Call, reason: CloseReason, message: str) -> None:
+        self._count(call)
+        self.stream.end(reason, message)
+
+    def failed(self, call: Call, failure: Failure) -> None:
+        self._count(call)
+        self.stream.end(failure.reason, failure.message, self._refusal(failure))
+
+    def _count(self, call: Call) -> None:
+        facts = self.stream.facts
+        facts.usage = call.watch.usage
+        if (
+            facts.usage is None
+            and self.stream.kind is Kind.BODY
+            and self.stream.log.bytes_held <= MAX_COUNTED_BODY_BYTES
+        ):
+            facts.usage = usage_of_body(self.stream.log.body())
+        facts.tokens_estimated = call.watch.tokens_seen
+
+    def _refusal(self, failure: Failure) -> Refusal | None:
+        """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""
+        if failure.reason is CloseReason.UPSTREAM_REFUSED:
+            return Refusal(failure.status, failure.body, failure.content_type or b"text/plain", failure.headers)
+        if failure.reason is CloseReason.UPSTREAM_FAILED:
+            words = failure.body.decode("utf-8", "replace").strip() or "no words"
+            message = f"The engine answered {failure.status}: {words[:2000]}"
+            body = self.stream.ending.error_body(failure.reason, message)
+            status = 503 if failure.status == 503 else 502
+            return Refusal(status, body, headers=failure.headers)
+        if failure.status:
+            body = self.stream.ending.error_body(failure.reason, failure.message)
+            return Refusal(failure.status if failure.status < 500 else 502, body)
+        return None

@@ -1,0 +1,198 @@
+"""What an operator sees of a running gateway: the admin port's source, the gauges, and the log line at a stream's end.
+
+What lives here: views of the rooms that lifecycle built.
+What must not: building rooms (lifecycle.py), HTTP (admin), prompts or keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+
+from .admission.tenants import Tenants
+from .engines.directory import Directory
+from .observe.snapshot import PoolSnapshot, Snapshot
+from .observe.streamlog import StreamEnd, StreamLog
+from .server.handlers import check_cursor
+from .streams.arena import BLOCK_BYTES
+from .streams.describe import describe
+from .streams.doors import Buffers, Door
+from .streams.registry import Registry
+from .streams.stream import State, Stream
+from .streams.subscriber import Subscriber
+from .words.errors import LongwireError, NotFound, UpstreamError
+from .words.ids import parse_cursor
+from .words.reasons import CloseReason
+
+
+class _Tail:
+    """An outlet in memory, one step long: the subscriber is paused until what it wrote was taken."""
+
+    def __init__(self) -> None:
+        self.subscriber: Subscriber | None = None
+        self.refusal: bytes | None = None
+        self._bytes = bytearray()
+        self._is_over = False
+        self._ready = asyncio.Event()
+
+    def begin(self, stream: Stream) -> bool:
+        if stream.refusal is not None:
+            self.refusal = stream.refusal.body
+            self._is_over = True
+            self._ready.set()
+        return stream.refusal is None
+
+    def send(self, buffers: Buffers, count: int) -> None:
+        for buffer in buffers:
+            self._bytes += buffer
+        if self.subscriber is not None:
+            self.subscriber.pause()
+        self._ready.set()
+
+    def checkpoint(self, position: int) -> None:
+        """Nobody adopts an operator's look."""
+
+    def finish(self, reason: CloseReason) -> None:
+        self._is_over = True
+        self._ready.set()
+
+    cut = finish
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """What the subscriber writes, as it comes."""
+        subscriber = self.subscriber
+        assert subscriber is not None
+        try:
+            while True:
+                await self._ready.wait()
+                self._ready.clear()
+                taken, self._bytes = bytes(self._bytes), bytearray()
+                if taken:
+                    yield taken
+                if self.refusal is not None:
+                    raise UpstreamError(self.refusal.decode("utf-8", "replace")[:2000])
+                if self._is_over and not self._bytes:
+                    return
+                subscriber.resume()
+        finally:
+            subscriber.detach()
+            subscriber.flushed()
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The admin port's source: every tenant's streams, by the same objects that tenants see of their own."""
+
+    registry: Registry
+    is_ready: Callable[[], tuple[bool, str]]
+
+    def list_streams(self) -> Iterable[dict[str, object]]:
+        return (describe(stream) for stream in self.registry.list(None))
+
+    def show_stream(self, id: str) -> dict[str, object] | None:
+        stream = self._find(id)
+        return None if stream is None else describe(stream)
+
+    def cancel_stream(self, id: str) -> dict[str, object] | None:
+        stream = self._find(id)
+        if stream is None:
+            return None
+        stream.stop(CloseReason.CANCELLED, "An operator stopped the generation.")
+        return describe(stream)
+
+    def ready(self) -> tuple[bool, str]:
+        return self.is_ready()
+
+    async def tail(self, id: str, after: str | None) -> AsyncIterator[bytes] | None:
+        """The stream with ids from a cursor on; None where nothing is left to read.
+
+        Raises:
+            LongwireError: unknown stream or bad cursor.
+        """
+        stream = self.registry.find(id, None)
+        cursor = parse_cursor(after or "")
+        check_cursor(stream, cursor)
+        if stream.state is State.ENDED and stream.refusal is None and cursor.seq == stream.log.last_seq:
+            return None
+        outlet = _Tail()
+        outlet.subscriber = Subscriber(stream, outlet, Door.BARE_IDS, stream.log.position_after(cursor.seq))
+        stream.attach(outlet.subscriber)
+        return outlet.blocks()
+
+    def _find(self, id: str) -> Stream | None:
+        try:
+            return self.registry.find(id, None)
+        except NotFound:
+            return None
+        except LongwireError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Takes the picture that a scrape shows."""
+
+    registry: Registry
+    directory: Directory
+    tenants: Tenants
+    connections: Callable[[], int]
+    version: str
+
+    def snapshot(self) -> Snapshot:
+        registry = self.registry
+        arena = registry.arena.statistics()
+        streams = registry.statistics()
+        pools = {
+            upstream.name: PoolSnapshot(up=upstream.is_up, **upstream.statistics())
+            for upstream in self.directory.upstreams
+        }
+        return Snapshot(
+            version=self.version,
+            streams={state.name.lower(): streams[state.name.lower()] for state in State},
+            subscribers=streams["subscribers"],
+            connections=self.connections(),
+            arena_blocks=arena["blocks"],
+            arena_blocks_free=arena["free"],
+            arena_blocks_used={use: arena[use] for use in ("log", "records", "request", "input")},
+            arena_bytes=arena["blocks"] * BLOCK_BYTES,
+            pools=pools,
+            tenant_streams={tenant.name: tenant.live_streams for tenant in self.tenants},
+        )
+
+
+def write_end(streamlog: StreamLog, stream: Stream) -> None:
+    """The one line that is logged of a stream."""
+    facts = stream.facts
+    usage = facts.usage or {}
+
+    def since(at: float | None) -> float | None:
+        return None if at is None else (at - stream.created_at) * 1000
+
+    prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+    completion_tokens = usage.get("completion_tokens", usage.get("output_tokens", facts.tokens_estimated))
+    streamlog.write(
+        StreamEnd(
+            stream_id=stream.id,
+            tenant=facts.tenant,
+            model=facts.model,
+            engine=facts.engine,
+            close_reason=stream.reason or CloseReason.INTERNAL_ERROR,
+            status=stream.refusal.status if stream.refusal is not None else 200,
+            events=stream.log.event_count,
+            bytes=stream.log.bytes_held,
+            prompt_tokens=prompt_tokens if isinstance(prompt_tokens, int) else 0,
+            completion_tokens=completion_tokens if isinstance(completion_tokens, int) else 0,
+            tokens_estimated=facts.usage is None,
+            ttfb_ms=since(facts.first_byte_at),
+            ttft_ms=since(facts.first_token_at),
+            total_ms=since(stream.ended_at) or 0.0,
+            readers=facts.readers_total,
+            resumes=facts.resumes_total,
+            prompt_hash=facts.prompt_hash.hex(),
+            request_id=facts.request_id,
+        )
+    )

@@ -1,0 +1,42 @@
+"""Cross-origin access for browsers (WHATWG Fetch), off unless origins are configured.
+
+What lives here: the response fields. What must not: anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..wire.http1 import Headers, RequestHead
+
+EXPOSED = b"X-Stream-Id, Location, X-Request-Id, Retry-After"
+ALLOWED = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, X-Request-Id, X-Api-Key, Cache-Control"
+MAX_AGE_S = b"600"
+
+
+def response_headers(head: RequestHead, origins: Sequence[str]) -> Headers:
+    """Fields of an ordinary response. No credentials mode: keys come in headers, never in cookies."""
+    if not origins:
+        return []
+    origin = head.get(b"origin")
+    if origin is None or ("*" not in origins and origin.decode("latin-1") not in origins):
+        return [(b"vary", b"Origin")]
+    allowed = b"*" if "*" in origins else origin
+    return [
+        (b"access-control-allow-origin", allowed),
+        (b"access-control-expose-headers", EXPOSED),
+        (b"vary", b"Origin"),
+    ]
+
+
+def preflight_headers(head: RequestHead, origins: Sequence[str], methods: Sequence[str]) -> Headers:
+    """Fields of the answer to OPTIONS; the allowing ones are in :func:`response_headers` or here, only for allowed origins."""
+    names = ", ".join(methods).encode()
+    if not any(name == b"access-control-allow-origin" for name, _ in response_headers(head, origins)):
+        return [(b"allow", names)]
+    return [
+        (b"allow", names),
+        (b"access-control-allow-methods", names),
+        (b"access-control-allow-headers", ALLOWED),
+        (b"access-control-max-age", MAX_AGE_S),
+    ]

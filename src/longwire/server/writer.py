@@ -1,0 +1,117 @@
+"""One response on a client's connection: the outlet that a subscriber writes into.
+
+What lives here: sending the head when the stream is known, the end, and the account of bytes that an adopter needs.
+What must not: reading requests (connection.py), which entries are sent (streams).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..streams.doors import Buffers, Door
+from ..streams.stream import Kind, Stream
+from ..streams.subscriber import Subscriber
+from ..streams.tables import COUNT_BITS
+from ..wire.http1 import Headers, encode_response_head
+from ..words.reasons import CloseReason
+from .respond import EVENT_STREAM, NO_BUFFERING, headers_from_engine, stream_headers, whole_response
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+
+
+class Writer:
+    """Writes one stream's response. Its connection makes it, tells it of pauses, and forgets it when it is done."""
+
+    __slots__ = ("_base_bytes", "_connection", "_transport", "extra_headers", "route", "subscriber")
+
+    def __init__(self, connection: ClientConnection, route: str, extra_headers: Headers) -> None:
+        self._connection = connection
+        self._transport: asyncio.Transport = connection.transport
+        self._base_bytes = connection.written_bytes
+        self.route = route
+        self.extra_headers = extra_headers
+        self.subscriber: Subscriber | None = None
+
+    def __repr__(self) -> str:
+        return f"<Writer of {self.subscriber!r}>"
+
+    def begin(self, stream: Stream) -> bool:
+        """Send the head; for a stream that never had content, the whole error response."""
+        connection = self._connection
+        if stream.refusal is not None:
+            refusal = stream.refusal
+            headers = [
+                (b"content-type", refusal.content_type),
+                *headers_from_engine(refusal.headers),
+                *self._common(stream),
+            ]
+            connection.count_response(self.route, refusal.status)
+            self._send_head(whole_response(refusal.status, headers, refusal.body))
+            connection.response_done()
+            return False
+        if stream.kind is Kind.BODY:
+            self._begin_body(stream)
+        else:
+            connection.count_response(self.route, 200)
+            headers = [(b"content-type", EVENT_STREAM), *NO_BUFFERING, *self._common(stream), *self._framing(None)]
+            self._send_head(encode_response_head(200, headers))
+        return True
+
+    def _begin_body(self, stream: Stream) -> None:
+        head = stream.body_head
+        subscriber = self.subscriber
+        assert head is not None and subscriber is not None
+        subscriber.door = (
+            Door.BARE if head.content_length is not None or not self._connection.speaks_1_1 else Door.FRAMED
+        )
+        headers = [*headers_from_engine(head.headers), *self._common(stream), *self._framing(head.content_length)]
+        self._connection.count_response(self.route, head.status)
+        self._send_head(encode_response_head(head.status, headers))
+
+    def _common(self, stream: Stream) -> Headers:
+        return [*stream_headers(stream.public_id), *self.extra_headers]
+
+    def _framing(self, content_length: int | None) -> Headers:
+        """How the client finds the end of the body (RFC 9112 6.3)."""
+        if content_length is not None:
+            return [(b"content-length", b"%d" % content_length)]
+        if self._connection.speaks_1_1:
+            return [(b"transfer-encoding", b"chunked")]
+        self._connection.keep_alive = False
+        return []
+
+    def _send_head(self, head: bytes) -> None:
+        self._connection.store_head(head)
+        self.send([head], len(head))
+
+    def send(self, buffers: Buffers, count: int) -> None:
+        """Hand buffers to the transport, which keeps views and writes them in one system call at the end of the turn."""
+        connection = self._connection
+        connection.written_bytes += count
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def checkpoint(self, position: int) -> None:
+        """Note ``position`` in the row if all that was written before it has reached the kernel (design: adoption)."""
+        if not self._transport.get_write_buffer_size():
+            connection = self._connection
+            offset = connection.written_bytes - self._base_bytes
+            connection.words[connection.word] = offset << COUNT_BITS | position
+
+    def finish(self, reason: CloseReason) -> None:
+        """The whole body was sent."""
+        self._connection.reader_ended(reason)
+        self._connection.response_done()
+
+    def cut(self, reason: CloseReason) -> None:
+        """Break the connection: the client must see that the body is not whole."""
+        self._connection.reader_ended(reason)
+        self._connection.abort()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._connection.loop.call_soon(call)

@@ -1,0 +1,259 @@
+"""The arena: one piece of shared memory, cut into blocks, into which sockets are read and out of which they are written.
+
+What lives here: taking and giving back blocks, chains of blocks, and the account of who holds how many.
+What must not: what the bytes mean (log.py), any socket, any knowledge of HTTP.
+
+The memory is a memfd sealed against shrinking, so that another process can map it and a truncation cannot kill either. A block is
+linked into its chain before it is handed out, and is filled to its last byte before the next is taken: an offset in a chain is
+found by division, and a process that takes over finds the bytes that the kernel had already stored.
+
+A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until its bytes
+have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one tenant's bytes to another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from array import array
+from collections.abc import Callable
+from enum import IntEnum
+
+BLOCK_BYTES = 16 * 1024
+"""Four pages: a short answer takes one block and touches only the pages it fills; a long one costs a read call per 16 KiB."""
+BLOCK_SHIFT = BLOCK_BYTES.bit_length() - 1
+OFFSET_MASK = BLOCK_BYTES - 1
+
+RESERVE_BLOCKS = 64
+"""Blocks that only streams under way may take. New work is refused before the arena is wholly full, so that what runs can go on."""
+
+LAYOUT_VERSION = 1
+_MAGIC = b"LWARENA1"
+_HEADER = struct.Struct("<8sIIQ")
+_PAGE = mmap.PAGESIZE
+_NO_BLOCK = 0
+
+F_ADD_SEALS = 1033
+F_SEAL_SHRINK = 0x0002
+
+
+class ArenaFull(Exception):
+    """No block is free. Reading pauses, or a new stream is refused; nothing is ever dropped."""
+
+
+class Use(IntEnum):
+    """What a block is held for, for the account."""
+
+    LOG = 0
+    RECORDS = 1
+    REQUEST = 2
+    INPUT = 3
+
+
+class Arena:
+    """Blocks of shared memory.
+
+    ``arena_bytes`` is rounded up to whole blocks. Block numbers start at 1, so that 0 in a link means "none".
+    """
+
+    def __init__(self, arena_bytes: int) -> None:
+        count = max(RESERVE_BLOCKS + 1, -(-arena_bytes // BLOCK_BYTES))
+        links_bytes = -(-(4 * (count + 1)) // _PAGE) * _PAGE
+        self.blocks = count
+        self.fd = os.memfd_create("longwire-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # Block n starts at base + n * BLOCK_BYTES; block 0's place is taken by the header and links.
+        self._base = -(-(_PAGE + links_bytes) // BLOCK_BYTES) * BLOCK_BYTES - BLOCK_BYTES
+        total = self._base + (count + 1) * BLOCK_BYTES
+        os.ftruncate(self.fd, total)
+        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK)
+        self.map = mmap.mmap(self.fd, total)
+        self.view = memoryview(self.map)
+        self.view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, BLOCK_BYTES, count)
+        self.links = self.view[_PAGE : _PAGE + 4 * (count + 1)].cast("I")
+        self._warm: list[int] = []
+        self._fresh = 1
+        self._waiting: list[Callable[[], None]] = []
+        self.used = [0] * len(Use)
+
+    def __repr__(self) -> str:
+        return f"<Arena {self.blocks - self.free_blocks} of {self.blocks} blocks used>"
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self._warm) + self.blocks + 1 - self._fresh
+
+    @property
+    def has_room(self) -> bool:
+        """Whether new work may begin; what runs already may still take the reserve."""
+        return self.free_blocks > RESERVE_BLOCKS
+
+    def position(self, block: int) -> int:
+        """Where a block starts in :attr:`view`."""
+        return self._base + block * BLOCK_BYTES
+
+    def take(self, use: Use, after: int = _NO_BLOCK) -> int:
+        """Take a block, linked behind ``after`` before anyone can write to it.
+
+        Raises:
+            ArenaFull: none is free.
+        """
+        if self._warm:
+            block = self._warm.pop()
+        elif self._fresh <= self.blocks:
+            block = self._fresh
+            self._fresh += 1
+        else:
+            raise ArenaFull
+        self.links[block] = _NO_BLOCK
+        if after:
+            self.links[after] = block
+        self.used[use] += 1
+        return block
+
+    def give(self, blocks: array[int], use: Use) -> None:
+        """Give blocks back, and wake whoever waits for one."""
+        self.used[use] -= len(blocks)
+        self._warm.extend(blocks)
+        if self._waiting and self.has_room:
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                call()
+
+    def when_free(self, call: Callable[[], None]) -> None:
+        """Call once when blocks have become free. The call may find them taken again and must then ask anew."""
+        self._waiting.append(call)
+
+    def walk(self, first: int) -> array[int]:
+        """The block numbers of a chain, from its links: how a process that takes over finds it."""
+        blocks = array("I")
+        while first and len(blocks) <= self.blocks:
+            blocks.append(first)
+            first = self.links[first]
+        return blocks
+
+    def statistics(self) -> dict[str, int]:
+        """``blocks`` in all, ``free``, and the number held for each use."""
+        return {"blocks": self.blocks, "free": self.free_blocks, **{use.name.lower(): self.used[use] for use in Use}}
+
+    def close(self) -> None:
+        """Unmap. Only for tests and the end of the process: views into the arena must be gone."""
+        self.links.release()
+        self.view.release()
+        self.map.close()
+        os.close(self.fd)
+
+
+class Chain:
+    """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
+
+    ``end`` is the number of bytes stored.
+    """
+
+    __slots__ = ("_arena", "_limit", "_pos", "_view", "blocks", "end", "use")
+
+    def __init__(self, arena: Arena, use: Use, blocks: array[int] | None = None, end: int = 0) -> None:
+        self._arena = arena
+        self._view = arena.view
+        self.use = use
+        self.end = end
+        self.blocks = blocks if blocks is not None else array("I", (arena.take(use),))
+        self._seek()
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
+
+    def _seek(self) -> None:
+        """Point at the place where the next byte goes."""
+        index, offset = divmod(self.end, BLOCK_BYTES)
+        if index == len(self.blocks):  # the last block is exactly full and its successor could not be taken yet
+            self._pos = self._limit = 0
+            return
+        start = self._arena.position(self.blocks[index])
+        self._pos = start + offset
+        self._limit = start + BLOCK_BYTES
+
+    @property
+    def first(self) -> int:
+        """The number of the first block, from which the links lead to all others."""
+        return self.blocks[0]
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether there is room for at least one more byte."""
+        return self._pos < self._limit
+
+    def tail(self) -> memoryview:
+        """The free rest of the last block: never empty while :attr:`has_tail`."""
+        return self._view[self._pos : self._limit]
+
+    def filled(self, count: int) -> None:
+        """``count`` bytes were stored at the start of :meth:`tail`. A full block gets its successor at once.
+
+        Raises:
+            ArenaFull: the bytes are stored, but there is no block behind them; see :meth:`extend`.
+        """
+        self.end += count
+        self._pos += count
+        if self._pos == self._limit:
+            self.extend()
+
+    def extend(self) -> None:
+        """Link the next block where the last one is full.
+
+        Raises:
+            ArenaFull: none is free; call again when one is.
+        """
+        if self._pos != self._limit:
+            return
+        self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
+        self._seek()
+
+    def append(self, data: bytes) -> int:
+        """Copy ``data`` to the end; return the offset of its first byte.
+
+        Raises:
+            ArenaFull: nothing was stored: the blocks are taken before the first byte is written.
+        """
+        start = self.end
+        need = (start + len(data) + BLOCK_BYTES) // BLOCK_BYTES - len(self.blocks)
+        if need > self._arena.free_blocks:
+            raise ArenaFull
+        self.extend()
+        at = 0
+        while at < len(data):
+            room = min(self._limit - self._pos, len(data) - at)
+            self._view[self._pos : self._pos + room] = data[at : at + room]
+            self.filled(room)
+            at += room
+        return start
+
+    def slices(self, start: int, length: int) -> list[memoryview]:
+        """Views of ``length`` bytes from offset ``start``: one, or more where they cross blocks."""
+        offset = start & OFFSET_MASK
+        index = start >> BLOCK_SHIFT
+        position = self._arena.position(self.blocks[index]) + offset
+        if offset + length <= BLOCK_BYTES:
+            return [self._view[position : position + length]]
+        views = []
+        while length:
+            part = min(length, BLOCK_BYTES - offset)
+            position = self._arena.position(self.blocks[index]) + offset
+            views.append(self._view[position : position + part])
+            length -= part
+            offset = 0
+            index += 1
+        return views
+
+    def read(self, start: int, length: int) -> bytes:
+        """A copy of ``length`` bytes from offset ``start``."""
+        return b"".join(self.slices(start, length))
+
+    def give(self) -> None:
+        """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
+        assert len(self.blocks), "the chain's blocks were given back already"
+        self._arena.give(self.blocks, self.use)
+        self.blocks = array("I")
+        self._pos = self._limit = 0

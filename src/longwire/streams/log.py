@@ -1,0 +1,182 @@
+"""The log of one stream: the upstream's bytes as they came, the gateway's records, and the index of events over both.
+
+What lives here: appending, sealing, the place of a seq, and the bytes of a run of entries.
+What must not: who reads (subscriber.py), how a door frames (doors.py), HTTP heads, engines.
+
+The upstream's bytes lie in one chain just as the kernel stored them, HTTP framing included. What the gateway itself adds (an
+in-band error, a heartbeat, an event in canonical form) lies in a second chain, the records, each already framed as one HTTP chunk. An
+entry of the index is one integer that says which chain, where, and how long (words/events.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+
+from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
+from .arena import Arena, Chain, Use
+
+RECORD_HEADER = struct.Struct("<II")
+"""Before each record: its place in the index and its length with the kind, so that an adopter can merge the two chains."""
+
+
+class Log:
+    """Entries in order; readers see those below :attr:`deliverable`.
+
+    ``deliverable`` equals the number of entries today. Replication and an output guard will hold it back.
+    """
+
+    __slots__ = ("_arena", "_holds", "_records", "deliverable", "entries", "epoch", "is_sealed", "silent", "upstream")
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self.upstream = Chain(arena, Use.LOG)
+        self._records: Chain | None = None
+        self._holds = 1
+        self.entries = array("Q")
+        self.silent: list[int] = []
+        self.deliverable = 0
+        self.epoch = 1
+        self.is_sealed = False
+
+    def __repr__(self) -> str:
+        state = "sealed" if self.is_sealed else "open"
+        return f"<Log {state}, {self.event_count} events, {self.bytes_held} bytes>"
+
+    @property
+    def event_count(self) -> int:
+        """Entries with a seq that readers may see."""
+        return self.deliverable - bisect_left(self.silent, self.deliverable)
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the last deliverable event; -1 where there is none."""
+        return self.event_count - 1
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in both chains."""
+        return self.upstream.end + (self._records.end if self._records else 0)
+
+    @property
+    def block_count(self) -> int:
+        """Blocks in both chains."""
+        return len(self.upstream.blocks) + (len(self._records.blocks) if self._records else 0)
+
+    @property
+    def records(self) -> Chain | None:
+        """The gateway's records, if there are any."""
+        return self._records
+
+    # Appending.
+
+    def append_framed(self, start: int, length: int) -> None:
+        """An event whose bytes at ``start`` are one canonical HTTP chunk already."""
+        self.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
+
+    def append_plain(self, start: int, length: int, silent: bool = False) -> None:
+        """An event (or comment) whose bytes at ``start`` are its own, without framing."""
+        if silent:
+            self.silent.append(len(self.entries))
+        self.entries.append(pack(start, length, SILENT if silent else 0))
+
+    def append_record(self, block: bytes, silent: bool = False) -> None:
+        """A gateway record: ``block`` goes out as one event.
+
+        Raises:
+            ArenaFull: nothing was appended.
+        """
+        if self._records is None:
+            self._records = Chain(self._arena, Use.RECORDS)
+        kind = FRAMED | RECORD | (SILENT if silent else 0)
+        frame = b"%x\r\n%b\r\n" % (len(block), block)
+        header = RECORD_HEADER.pack(len(self.entries), len(frame) << KIND_BITS | kind)
+        start = self._records.append(header + frame) + RECORD_HEADER.size
+        if silent:
+            self.silent.append(len(self.entries))
+        self.entries.append(pack(start, len(frame), kind))
+
+    def publish(self) -> None:
+        """Let readers see all that was appended."""
+        self.deliverable = len(self.entries)
+
+    def seal(self) -> None:
+        """Nothing will be appended any more."""
+        self.publish()
+        self.is_sealed = True
+
+    # Reading.
+
+    def position_after(self, seq: int) -> int:
+        """The index position from which a reader goes on that has everything up to ``seq`` (-1: nothing)."""
+        position = seq + 1
+        for silent in self.silent:
+            if silent >= position:
+                break
+            position += 1
+        return position if seq >= 0 else 0
+
+    def seq_at(self, position: int) -> int:
+        """The seq of the entry at ``position``; for a silent entry, that of the next event."""
+        return position - bisect_left(self.silent, position)
+
+    def frame_views(self, position: int) -> list[memoryview]:
+        """The entry's stored bytes: a whole HTTP chunk for framed entries, the bare event for others."""
+        word = self.entries[position]
+        chain = self._records if word & RECORD else self.upstream
+        assert chain is not None
+        return chain.slices(word >> START_SHIFT, word >> KIND_BITS & LENGTH_MASK)
+
+    def block(self, position: int) -> bytes:
+        """A copy of the entry's event, without framing."""
+        word = self.entries[position]
+        start = word >> START_SHIFT
+        length = word >> KIND_BITS & LENGTH_MASK
+        chain = self._records if word & RECORD else self.upstream
+        assert chain is not None
+        if word & FRAMED:
+            size_line = size_line_bytes(length)
+            return chain.read(start + size_line, length - size_line - 2)
+        return chain.read(start, length)
+
+    def body(self) -> bytes:
+        """A copy of every deliverable entry's bytes, one behind the other."""
+        return b"".join(self.block(position) for position in range(self.deliverable))
+
+    def run_of_frames(self, position: int, stop: int, limit_bytes: int) -> tuple[int, int, int]:
+        """The longest run of framed upstream entries from ``position`` on whose bytes lie one behind the other.
+
+        Returns ``(next_position, start, length)``; ``next_position == position`` where the first entry is of another kind.
+        At least one entry is taken whatever its size; further ones only while the run is within ``limit_bytes``.
+        """
+        entries = self.entries
+        word = entries[position]
+        if word & KIND_MASK != FRAMED:
+            return position, 0, 0
+        start = word >> START_SHIFT
+        end = start + (word >> KIND_BITS & LENGTH_MASK)
+        position += 1
+        while position < stop:
+            word = entries[position]
+            if word & KIND_MASK != FRAMED or word >> START_SHIFT != end or end - start >= limit_bytes:
+                break
+            end += word >> KIND_BITS & LENGTH_MASK
+            position += 1
+        return position, start, end - start
+
+    # Holding.
+
+    def hold(self) -> None:
+        """A reader's bytes may be on their way to the kernel: keep every block."""
+        assert self._holds > 0, "the log's blocks are gone"
+        self._holds += 1
+
+    def drop(self) -> None:
+        """Undo one :meth:`hold`, or the owner's first one; the last one gives the blocks back."""
+        assert self._holds > 0, "dropped more often than held"
+        self._holds -= 1
+        if not self._holds:
+            self.upstream.give()
+            if self._records is not None:
+                self._records.give()

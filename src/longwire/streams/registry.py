@@ -1,0 +1,297 @@
+"""All streams of this process: opening, finding, retaining, evicting, and what happens to those nobody reads.
+
+What lives here: the map by id, the map by Idempotency-Key, retention, and the one tick that looks after time.
+What must not: HTTP, engines, the inside of a log.
+
+One tick serves every stream: a timer per stream would cost memory for each, and none of these times needs to be exact. Ended streams
+stand in order of their end, so eviction looks only at those that are due.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..observe.instruments import Instruments
+from ..words.clock import Clock
+from ..words.errors import Gone, KeyReused, NotFound, Overloaded
+from ..words.ids import make_stream_id, parse_stream_id
+from ..words.reasons import CloseReason
+from ..words.settings import Settings
+from .arena import BLOCK_BYTES, Arena
+from .stream import EndingWords, Facts, OnDisconnect, State, Stream, StreamShell
+from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
+
+MAX_TOMBSTONES = 10_000
+"""Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
+
+_NO_STREAM = "No stream has this id."
+_REASONS = list(CloseReason)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """What an Idempotency-Key started."""
+
+    body_hash: bytes
+    stream: Stream
+    expires_at: float
+
+
+class Registry:
+    """Owns every stream from :meth:`open` to eviction."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        table: Table,
+        settings: Settings,
+        clock: Clock,
+        instruments: Instruments,
+        on_end: Callable[[Stream], None],
+    ) -> None:
+        self.arena = arena
+        self.table = table
+        self._settings = settings
+        self._clock = clock
+        self._instruments = instruments
+        self._report_end = on_end
+        self._shell = StreamShell(clock, instruments, self._ended, self._unread, self._make_room)
+        self._streams: dict[bytes, Stream] = {}
+        self._ended_in_order: OrderedDict[bytes, Stream] = OrderedDict()
+        self._keys: OrderedDict[bytes, KeyEntry] = OrderedDict()
+        self._tombstones: OrderedDict[bytes, str] = OrderedDict()
+        self._retained_blocks = 0
+        self._secret = secrets.token_bytes(32)
+        self.heartbeat_block = b": longwire\n\n"
+        total = arena.blocks * BLOCK_BYTES
+        self._retention_blocks = (settings.retention_bytes or total // 2) // BLOCK_BYTES
+
+    def __repr__(self) -> str:
+        return f"<Registry {len(self._streams)} streams, {len(self._ended_in_order)} of them ended>"
+
+    # Opening and finding.
+
+    def open(self, facts: Facts, ending: EndingWords) -> Stream:
+        """A new stream in state opening.
+
+        Raises:
+            Overloaded: the arena or the table has no room for one more, even after evicting what may be evicted.
+        """
+        while not self.arena.has_room or self.table.rows_used >= self.table.rows:
+            if not self._evict_oldest():
+                raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
+        row = self.table.take()
+        assert row is not None, "a row was free"
+        stream = Stream(make_stream_id(), facts, ending, self.arena, self.table, row, self._shell)
+        self._streams[stream.id] = stream
+        self._instruments.streams_started_total += 1
+        return stream
+
+    def find(self, public_id: str, tenant: str | None) -> Stream:
+        """The stream with this id, if it is the tenant's own; ``tenant`` None means the operator, who sees all.
+
+        Raises:
+            NotFound: unknown, or another tenant's: the two look alike.
+            Gone: it was the tenant's own and has been evicted.
+        """
+        raw = parse_stream_id(public_id)
+        if raw is None:
+            raise NotFound(_NO_STREAM)
+        stream = self._streams.get(raw)
+        if stream is None:
+            owner = self._tombstones.get(raw)
+            if owner is not None and tenant in (None, owner):
+                raise Gone("This stream was kept for the retention time and is gone.")
+            raise NotFound(_NO_STREAM)
+        if tenant is not None and stream.facts.tenant != tenant:
+            raise NotFound(_NO_STREAM)
+        return stream
+
+    def list(self, tenant: str | None) -> Iterator[Stream]:
+        """The tenant's streams (all for the operator), oldest first."""
+        return (s for s in list(self._streams.values()) if tenant in (None, s.facts.tenant))
+
+    # Idempotency.
+
+    def hash(self, *parts: bytes) -> bytes:
+        """A keyed hash (16 bytes) that says nothing to whoever lacks this process's secret."""
+        digest = hashlib.blake2b(digest_size=16, key=self._secret)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.digest()
+
+    def find_by_key(self, key_hash: bytes, body_hash: bytes) -> Stream | None:
+        """The stream that this Idempotency-Key started, or None.
+
+        Raises:
+            KeyReused: the key came with another body.
+        """
+        entry = self._keys.get(key_hash)
+        if entry is None or entry.expires_at <= self._clock.now():
+            return None
+        if entry.body_hash != body_hash:
+            raise KeyReused("This Idempotency-Key was used with another body.", param="Idempotency-Key")
+        return entry.stream
+
+    def pin_key(self, key_hash: bytes, body_hash: bytes, stream: Stream) -> None:
+        """From now on the key finds this stream."""
+        stream.facts.key_hash = key_hash
+        expires_at = self._clock.now() + self._settings.idempotency_ttl_s
+        self._keys[key_hash] = KeyEntry(body_hash, stream, expires_at)
+        self._keys.move_to_end(key_hash)
+
+    def _forget_key(self, stream: Stream) -> None:
+        entry = self._keys.get(stream.facts.key_hash)
+        if entry is not None and entry.stream is stream:
+            del self._keys[stream.facts.key_hash]
+
+    # The row.
+
+    def store_row(self, stream: Stream, fd: int, read_base: int, written_base: int) -> None:
+        """Write what a process would need to take this stream over. Once per request and once at its end."""
+        facts = stream.facts
+        described = {
+            "tenant": facts.tenant,
+            "route": facts.route,
+            "model": facts.model,
+            "engine": facts.engine,
+            "n": facts.choices,
+        }
+        text = json.dumps(described, ensure_ascii=False).encode()
+        records = stream.log.records
+        row = StreamRow(
+            id=stream.id,
+            epoch=stream.log.epoch,
+            tenant=facts.tenant_index,
+            state=stream.state,
+            kind=stream.kind,
+            reason=_REASONS.index(stream.reason) + 1 if stream.reason else 0,
+            fd=fd,
+            read_base=read_base,
+            written_base=written_base,
+            log_block=stream.log.upstream.first,
+            records_block=records.first if records else 0,
+            request_block=stream.request.first if stream.request else 0,
+            request_bytes=stream.request.end if stream.request else 0,
+            created_us=int(stream.created_at * 1e6),
+            prompt_hash=facts.prompt_hash or bytes(16),
+            key_hash=facts.key_hash or bytes(16),
+            on_disconnect=stream.on_disconnect,
+            grace_ms=int(stream.grace_s * 1000),
+            facts=text if len(text) <= MAX_FACTS_BYTES else b"{}",
+        )
+        self.table.write(stream.row, pack_stream(row))
+
+    # Endings.
+
+    def _ended(self, stream: Stream) -> None:
+        """Called by a stream, once, when it has been sealed."""
+        self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
+        self._ended_in_order[stream.id] = stream
+        self._retained_blocks += stream.log.block_count
+        if stream.refusal is not None:
+            self._forget_key(stream)
+        self._report_end(stream)
+        while self._retained_blocks > self._retention_blocks and self._evict_oldest():
+            pass
+
+    def _unread(self, stream: Stream) -> None:
+        """Called by a stream when its last reader has left and it has not ended."""
+        if stream.on_disconnect is OnDisconnect.CANCEL:
+            stream.stop(CloseReason.CLIENT_LEFT, "")
+
+    def _make_room(self) -> None:
+        """Called by a stream that waits for blocks: what has ended gives way to what is live."""
+        while not self.arena.has_room and self._evict_oldest():
+            pass
+
+    def evict(self, stream: Stream) -> None:
+        """Forget an ended stream. Readers that are still on it keep its blocks until they are through."""
+        assert stream.state is State.ENDED, "only ended streams are evicted"
+        del self._streams[stream.id]
+        del self._ended_in_order[stream.id]
+        self._retained_blocks -= stream.log.block_count
+        self._forget_key(stream)
+        self._tombstones[stream.id] = stream.facts.tenant
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            self._tombstones.popitem(last=False)
+        self.table.give(stream.row)
+        stream.log.drop()
+
+    def _evict_oldest(self) -> bool:
+        if not self._ended_in_order:
+            return False
+        self.evict(next(iter(self._ended_in_order.values())))
+        return True
+
+    # Time.
+
+    def tick(self) -> None:
+        """Look after everything that depends on time; called every ``tick_s``."""
+        now = self._clock.now()
+        self._evict_expired(now)
+        settings = self._settings
+        commit_after_s = settings.commit_after_ms / 1000
+        for stream in list(self._streams.values()):
+            if stream.state is State.ENDED:
+                continue
+            if stream.is_unread_since is not None and self._is_abandoned(stream, now):
+                stream.stop(CloseReason.CLIENT_LEFT, "")
+            elif stream.state is State.LIVE:
+                if now - stream.last_at >= settings.heartbeat_s and stream.kind == 0:
+                    stream.heartbeat(self.heartbeat_block)
+            elif commit_after_s and now - stream.created_at >= commit_after_s and stream.kind == 0:
+                stream.heartbeat(self.heartbeat_block)
+
+    @property
+    def tick_s(self) -> float:
+        """How often :meth:`tick` wants to be called: a fraction of the shortest of its times."""
+        times = [self._settings.heartbeat_s, 4.0]
+        if self._settings.commit_after_ms:
+            times.append(self._settings.commit_after_ms / 1000)
+        return max(0.01, min(times) / 4)
+
+    def _is_abandoned(self, stream: Stream, now: float) -> bool:
+        if stream.on_disconnect is not OnDisconnect.GRACE or stream.is_unread_since is None:
+            return False
+        return now - stream.is_unread_since >= stream.grace_s
+
+    def _evict_expired(self, now: float) -> None:
+        horizon = now - self._settings.retention_s
+        while self._ended_in_order:
+            oldest = next(iter(self._ended_in_order.values()))
+            if (oldest.ended_at or now) > horizon:
+                break
+            self.evict(oldest)
+        while self._keys:
+            key, entry = next(iter(self._keys.items()))
+            if entry.expires_at > now:
+                break
+            del self._keys[key]
+
+    def close(self) -> None:
+        """End and forget every stream; for the end of the process and for tests that count blocks."""
+        for stream in list(self._streams.values()):
+            if stream.state is not State.ENDED:
+                stream.stop(CloseReason.SHUTDOWN, "")
+        for stream in list(self._streams.values()):
+            self.evict(stream)
+
+    def statistics(self) -> dict[str, int]:
+        """Streams by state, retained blocks, keys and tombstones."""
+        states = dict.fromkeys(State, 0)
+        for stream in self._streams.values():
+            states[stream.state] += 1
+        return {
+            **{state.name.lower(): count for state, count in states.items()},
+            "subscribers": sum(len(stream.subscribers) for stream in self._streams.values()),
+            "retained_blocks": self._retained_blocks,
+            "keys": len(self._keys),
+            "tombstones": len(self._tombstones),
+        }

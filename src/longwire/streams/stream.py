@@ -1,0 +1,403 @@
+"""A stream: one generation as a durable, addressable object.
+
+What lives here: its identity, state, readers, policy and truthful ending; it is the sink that an engine's bytes go into.
+What must not: HTTP, engines, how readers write (subscriber.py), which streams there are (registry.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+from ..observe.instruments import Instruments
+from ..words.clock import Clock
+from ..words.ids import format_stream_id
+from ..words.reasons import CloseReason
+from .arena import Arena, ArenaFull, Chain, Use
+from .log import Log
+from .tables import COUNT_BITS, Table
+
+PAUSE_BLOCKS = 16
+"""Below so many free blocks upstreams are not read any more: what was received already may still need records of its own."""
+
+
+class State(IntEnum):
+    """Where a stream is in its life."""
+
+    OPENING = 0
+    """Nothing was sent to any reader yet: it can still become an ordinary HTTP error."""
+    LIVE = 1
+    """Readers have the response head: whatever happens now is told in-band."""
+    ENDED = 2
+    """Sealed, with a reason. It can be read until it is evicted."""
+
+
+TRANSITIONS: dict[State, tuple[State, ...]] = {
+    State.OPENING: (State.LIVE, State.ENDED),
+    State.LIVE: (State.ENDED,),
+    State.ENDED: (),
+}
+
+
+class Kind(IntEnum):
+    """What the readers get."""
+
+    EVENTS = 0
+    """Server-sent events: in-band errors and heartbeats are possible."""
+    BODY = 1
+    """An opaque body (JSON, audio): the only in-band truth is its completeness."""
+
+
+class OnDisconnect(IntEnum):
+    """What happens when the last reader has left."""
+
+    CANCEL = 0
+    GRACE = 1
+    RUN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BodyHead:
+    """The head of a non-SSE answer: what readers are told before the body."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    content_length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The whole answer of a stream that ended before its first content."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+class EndingWords(Protocol):
+    """How a dialect says that a stream ended badly."""
+
+    def error_blocks(self, reason: CloseReason, message: str, facts: dict[str, object]) -> list[bytes]:
+        """The in-band error and the end marker, as event blocks."""
+
+    def error_body(self, reason: CloseReason, message: str) -> bytes:
+        """The body of an ordinary error response."""
+
+
+class Reader(Protocol):
+    """What a stream wakes: a subscriber."""
+
+    def pump(self) -> None: ...
+
+
+class Slot(Protocol):
+    """A place among the tenant's streams."""
+
+    def release(self) -> None: ...
+
+
+class Producer(Protocol):
+    """What fills a stream: an exchange with an engine."""
+
+    def stop(self) -> None:
+        """Give the engine back now."""
+
+    def resume_reading(self) -> None:
+        """Blocks are free again."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a stream besides its bytes; ``usage`` as the engine counted it, or None."""
+
+    tenant: str
+    tenant_index: int
+    route: str
+    model: str = ""
+    engine: str = ""
+    request_id: str = ""
+    usage: dict[str, Any] | None = None
+    tokens_estimated: int = 0
+    prompt_hash: bytes = b""
+    key_hash: bytes = b""
+    choices: int = 1
+    readers_total: int = 0
+    resumes_total: int = 0
+    first_byte_at: float | None = None
+    first_token_at: float | None = None
+
+
+class Stream:
+    """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
+
+    __slots__ = (
+        "_arena", "_clock", "_instruments", "_now", "_on_end", "_on_full", "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head",
+        "created_at", "created_wall", "ending", "ended_at", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind",
+        "last_at", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
+    )  # fmt: skip
+
+    def __init__(
+        self, id: bytes, facts: Facts, ending: EndingWords, arena: Arena, table: Table, row: int, shell: StreamShell
+    ) -> None:
+        self.id = id
+        self.facts = facts
+        self.ending = ending
+        self.row = row
+        self.log = Log(arena)
+        self.request: Chain | None = None
+        self.state = State.OPENING
+        self.kind = Kind.EVENTS
+        self.reason: CloseReason | None = None
+        self.refusal: Refusal | None = None
+        self.body_head: BodyHead | None = None
+        self.is_cut = False
+        self.producer: Producer | None = None
+        self.slot: Slot | None = None
+        self.subscribers: tuple[Reader, ...] = ()
+        self.on_disconnect = OnDisconnect.CANCEL
+        self.grace_s = 0.0
+        self.is_unread_since: float | None = None
+        self._arena = arena
+        self._clock = shell.clock
+        self._now = shell.clock.now
+        self._instruments = shell.instruments
+        self._on_end = shell.on_end
+        self._on_idle = shell.on_idle
+        self._on_full = shell.on_full
+        self._words = table.words
+        self._word = table.word_index(row)
+        self._waiting_for_blocks = False
+        self.created_at = self.last_at = self._now()
+        self.created_wall = shell.clock.wall()
+        self.ended_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.state.name.lower()} {self.log!r} readers={len(self.subscribers)}>"
+
+    @property
+    def public_id(self) -> str:
+        """The id as clients know it."""
+        return format_stream_id(self.id)
+
+    # The sink: what an engine's exchange writes into.
+
+    def get_buffer(self) -> memoryview:
+        """Where the kernel may store the next bytes: the free tail of the log's last block."""
+        return self.log.upstream.tail()
+
+    def filled(self, count: int) -> int:
+        """``count`` bytes were stored; returns the offset of the first. See :attr:`can_receive` afterwards."""
+        chain = self.log.upstream
+        start = chain.end
+        blocks = len(chain.blocks)
+        try:
+            chain.filled(count)
+        except ArenaFull:
+            self._wait_for_blocks()
+        if len(chain.blocks) > blocks and self._arena.free_blocks < PAUSE_BLOCKS:
+            self._wait_for_blocks()
+        return start
+
+    @property
+    def can_receive(self) -> bool:
+        """False while the arena is full: the exchange must pause reading until it is told to resume."""
+        return not self._waiting_for_blocks
+
+    def append_framed(self, start: int, length: int) -> None:
+        self.log.append_framed(start, length)
+
+    def append_plain(self, start: int, length: int, silent: bool = False) -> None:
+        self.log.append_plain(start, length, silent)
+
+    def append_record(self, block: bytes, silent: bool = False) -> None:
+        try:
+            self.log.append_record(block, silent)
+        except ArenaFull:
+            self.stop(CloseReason.ARENA_FULL, "")
+
+    def publish(self, checkpoint: int) -> None:
+        """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1."""
+        log = self.log
+        now = self._now()
+        instruments = self._instruments
+        if self.state is State.LIVE:
+            instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
+        elif self.state is State.OPENING:
+            self._commit(now)
+        else:
+            return
+        count = len(log.entries)
+        instruments.events_total += count - log.deliverable
+        log.deliverable = count
+        self.last_at = now
+        if checkpoint >= 0:
+            self._words[self._word] = checkpoint << COUNT_BITS | count
+        for subscriber in self.subscribers:
+            subscriber.pump()
+
+    def begin_body(self, head: BodyHead) -> None:
+        """The answer is not an event stream: readers get this head and then the bytes as they are."""
+        self.kind = Kind.BODY
+        self.body_head = head
+        self._commit(self._now())
+
+    def note_first_byte(self) -> None:
+        """The engine's response head has begun to arrive."""
+        if self.facts.first_byte_at is None:
+            self.facts.first_byte_at = self._now()
+            self._instruments.ttfb.observe_s(self.facts.first_byte_at - self.created_at)
+
+    def note_first_token(self) -> None:
+        """The first content (or reasoning, or tool) delta has arrived."""
+        if self.facts.first_token_at is None:
+            self.facts.first_token_at = self._now()
+            self._instruments.ttft.observe_s(self.facts.first_token_at - self.created_at)
+
+    # Ending.
+
+    def end(self, reason: CloseReason, message: str = "", refusal: Refusal | None = None) -> None:
+        """End the stream, exactly once; later calls change nothing.
+
+        Before the first content it becomes an ordinary error response; after it, an in-band error and the end marker.
+        """
+        if self.state is State.ENDED:
+            return
+        self.reason = reason
+        if not reason.is_success:
+            self._tell_failure(reason, message, refusal)
+        self.log.seal()
+        self._move_to(State.ENDED)
+        self.ended_at = self._now()
+        self.producer = None
+        self._drop_request()
+        if self.slot is not None:
+            self.slot.release()
+        self._on_end(self)
+        for subscriber in self.subscribers:
+            subscriber.pump()
+
+    def stop(self, reason: CloseReason, message: str) -> None:
+        """Stop the generation now, at the engine too."""
+        producer = self.producer
+        if producer is not None:
+            producer.stop()
+        self.end(reason, message)
+
+    def heartbeat(self, block: bytes) -> None:
+        """A gateway record without seq after a silence; it commits a stream that is still opening.
+
+        An arena that is full gets no heartbeat: readers then see silence, which is the truth.
+        """
+        try:
+            self.log.append_record(block, silent=True)
+        except ArenaFull:
+            return
+        self._instruments.heartbeats_total += 1
+        self.publish(-1)
+
+    def _tell_failure(self, reason: CloseReason, message: str, refusal: Refusal | None) -> None:
+        message = message or reason.help
+        if self.state is State.OPENING:
+            self.refusal = refusal or Refusal(reason.status or 500, self.ending.error_body(reason, message))
+            return
+        if self.kind is Kind.BODY:
+            self.is_cut = True
+            return
+        facts = {"stream_id": self.public_id, "last_seq": len(self.log.entries) - len(self.log.silent) - 1}
+        blocks = self.ending.error_blocks(reason, message, {**facts, "resumable": reason.resumable})
+        try:
+            for block in blocks:
+                self.log.append_record(block)
+        except ArenaFull:
+            self.is_cut = True  # Nothing more can be said: readers see the connection break, which is no false success.
+
+    # Readers.
+
+    def attach(self, subscriber: Reader) -> None:
+        """One more reader; it is pumped at once if there is anything to write."""
+        self.subscribers = (*self.subscribers, subscriber)
+        self.is_unread_since = None
+        self.facts.readers_total += 1
+        subscriber.pump()
+
+    def detach(self, subscriber: Reader) -> None:
+        """One reader less. The last one's leaving starts the policy for unread streams."""
+        self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+        if not self.subscribers and self.state is not State.ENDED:
+            self.is_unread_since = self._now()
+            self._on_idle(self)
+
+    # The request's bytes.
+
+    def store_request(self, data: bytes) -> None:
+        """Keep the encoded upstream request until the stream is sealed.
+
+        Raises:
+            ArenaFull: there is no room; nothing was stored.
+        """
+        self._drop_request()
+        request = Chain(self._arena, Use.REQUEST)
+        try:
+            request.append(data)
+        except ArenaFull:
+            request.give()
+            raise
+        self.request = request
+
+    def request_views(self) -> list[memoryview]:
+        """The stored request, as it lies in the arena."""
+        assert self.request is not None
+        return self.request.slices(0, self.request.end)
+
+    def restart(self) -> None:
+        """A failed attempt is to be forgotten: nothing of it was published, and the next one starts at offset 0."""
+        assert not self.log.entries, "what was appended cannot be taken back"
+        self.log.drop()
+        self.log = Log(self._arena)
+
+    def _drop_request(self) -> None:
+        if self.request is not None:
+            self.request.give()
+            self.request = None
+
+    # Inside.
+
+    def _commit(self, now: float) -> None:
+        self._move_to(State.LIVE)
+        self.last_at = now
+
+    def _move_to(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
+        self.state = state
+
+    def _wait_for_blocks(self) -> None:
+        if not self._waiting_for_blocks:
+            self._waiting_for_blocks = True
+            self._arena.when_free(self._blocks_are_free)
+            self._on_full()
+
+    def _blocks_are_free(self) -> None:
+        self._waiting_for_blocks = False
+        if self.state is State.ENDED:
+            return
+        try:
+            self.log.upstream.extend()
+        except ArenaFull:
+            self._wait_for_blocks()
+            return
+        if self.producer is not None:
+            self.producer.resume_reading()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShell:
+    """What a stream needs from around it."""
+
+    clock: Clock
+    instruments: Instruments
+    on_end: Callable[[Stream], None]
+    on_idle: Callable[[Stream], None]
+    on_full: Callable[[], None]

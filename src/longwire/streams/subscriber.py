@@ -1,0 +1,141 @@
+"""A subscriber: one reader's cursor in one stream, and the pump that moves it.
+
+What lives here: when a reader writes, how much at once, when it is paused, and until when it holds the log.
+What must not: sockets and response heads (server), how entries are framed (doors.py).
+
+Live and replay are the same loop: a reader that is behind takes a bounded step and comes back, one that is at the tail takes what
+was just published. There is no hand-over between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..words.reasons import CloseReason
+from .doors import Buffers, Door, encode, end_bytes
+from .stream import State, Stream
+
+MAX_WAKE_BYTES = 64 * 1024
+"""Most bytes that one reader is given in one turn of the loop, so that a replay cannot hold up thousands of live readers."""
+MAX_WAKE_EVENTS = 256
+"""Most events in one turn, for the same reason where events are small and must be encoded one by one."""
+
+
+class Outlet(Protocol):
+    """Where a subscriber's bytes go: a client connection of the server."""
+
+    def begin(self, stream: Stream) -> bool:
+        """The stream is committed or ended: send the response head. False: there is no body to follow."""
+
+    def send(self, buffers: Buffers, count: int) -> None:
+        """Write ``count`` bytes in order, in as few system calls as possible. Views must not be copied."""
+
+    def finish(self, reason: CloseReason) -> None:
+        """The body is complete and everything was sent."""
+
+    def cut(self, reason: CloseReason) -> None:
+        """End the connection without completing the body: the only honest end where no more can be said in-band."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call in the loop's next turn."""
+
+    def checkpoint(self, position: int) -> None:
+        """The reader stands at ``position`` and all before it was sent: note it, if the transport is empty, for an adopter."""
+
+
+class Subscriber:
+    """Reads ``stream`` from ``position`` on into ``outlet``.
+
+    Holds the stream's log from attach until its bytes have wholly reached the kernel.
+    """
+
+    __slots__ = (
+        "_again", "_begun", "_ended", "_holding", "door", "is_paused", "outlet", "position", "stream",
+    )  # fmt: skip
+
+    def __init__(self, stream: Stream, outlet: Outlet, door: Door, position: int = 0) -> None:
+        self.stream = stream
+        self.outlet = outlet
+        self.door = door
+        self.position = position
+        self.is_paused = False
+        self._begun = False
+        self._again = False
+        self._ended = False
+        self._holding = True
+        stream.log.hold()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "paused" if self.is_paused else "reading"
+        return f"<Subscriber {state} at {self.position} of {self.stream!r}>"
+
+    def pump(self) -> None:
+        """Write what there is to write, within the bounds of one turn."""
+        if self.is_paused or self._ended:
+            return
+        stream = self.stream
+        if not self._begun:
+            if stream.state is State.OPENING:
+                return
+            self._begun = True
+            if not self.outlet.begin(stream):
+                self.detach()
+                return
+        log = stream.log
+        position = self.position
+        if log.deliverable > position:
+            outlet = self.outlet
+            outlet.checkpoint(position)
+            buffers, self.position, count = encode(self.door, log, position, MAX_WAKE_BYTES, MAX_WAKE_EVENTS)
+            outlet.send(buffers, count)
+            if log.deliverable > self.position:
+                self._pump_again()
+                return
+        if log.is_sealed and not self.is_paused:
+            self._end()
+
+    def pause(self) -> None:
+        """The transport is full: write nothing more. The log keeps what this reader has not got."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """The transport has drained."""
+        self.is_paused = False
+        self.pump()
+
+    def detach(self) -> None:
+        """This reader gets nothing more. Its hold on the log ends with :meth:`flushed`."""
+        if not self._ended:
+            self._ended = True
+            self.stream.detach(self)
+
+    def flushed(self) -> None:
+        """All bytes have reached the kernel, or never will: let the blocks go."""
+        if self._holding:
+            self._holding = False
+            self.stream.log.drop()
+
+    def _pump_again(self) -> None:
+        """More is left than one turn may take: go on in the next, unless the transport is full by now."""
+        if not self.is_paused and not self._again:
+            self._again = True
+            self.outlet.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._again = False
+        self.pump()
+
+    def _end(self) -> None:
+        reason = self.stream.reason
+        assert reason is not None, "a sealed stream has a reason"
+        is_cut = self.stream.is_cut
+        if not is_cut:
+            tail = end_bytes(self.door)
+            if tail:
+                self.outlet.send([tail], len(tail))
+        self.detach()
+        if is_cut:
+            self.outlet.cut(reason)
+        else:
+            self.outlet.finish(reason)

@@ -1,0 +1,230 @@
+"""The two tables in shared memory: streams and connections.
+
+What lives here: fixed-size rows with one writer, readable by any process without a lock, and their field layouts.
+What must not: what is done with a row (adopt.py), any object that holds one.
+
+A row is two slots written in turn, each with generation and CRC. The generation is stored last, as one aligned 64-bit word through
+``memoryview.cast('Q')`` (a struct's ``pack_into`` zeroes its target first, so that readers would see torn values): a reader takes the
+newest slot whose CRC is right, and a writer killed in mid-write leaves the older one. What changes with every read is kept
+in single aligned words in front of the slots, which are stored whole by the processor.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import zlib
+from typing import NamedTuple
+
+from .arena import F_ADD_SEALS, F_SEAL_SHRINK
+
+LAYOUT_VERSION = 1
+_MAGIC = b"LWTABLE1"
+_HEADER = struct.Struct("<8sIIII")
+_SLOT_HEADER = struct.Struct("<QII")  # generation, CRC of the rest, length of the payload
+
+WORDS = 4
+"""Aligned 64-bit words per row, for what changes with every read."""
+
+COUNT_BITS = 24
+COUNT_MASK = (1 << COUNT_BITS) - 1
+
+
+def pack_word(offset: int, count: int) -> int:
+    """An offset in bytes (40 bits) and a count (24 bits) as one word, so that both change together."""
+    return offset << COUNT_BITS | count
+
+
+class Table:
+    """``rows`` rows of up to ``row_bytes`` payload bytes each. Rows are taken and given back by their one writer."""
+
+    def __init__(self, name: str, rows: int, row_bytes: int) -> None:
+        self.name = name
+        self.rows = rows
+        slot_bytes = -(-(_SLOT_HEADER.size + row_bytes) // 8) * 8
+        self._slot_bytes = slot_bytes
+        self._row_bytes = 8 * WORDS + 2 * slot_bytes
+        self.fd = os.memfd_create(f"longwire-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        total = mmap.PAGESIZE + rows * self._row_bytes
+        os.ftruncate(self.fd, total)
+        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK)
+        self._map = mmap.mmap(self.fd, total)
+        view = memoryview(self._map)
+        view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, rows, row_bytes, slot_bytes)
+        self._view = view[mmap.PAGESIZE :]
+        self.words = self._view[: rows * self._row_bytes // 8 * 8].cast("Q")
+        """Every word of the table; a row's own begin at :meth:`word_index`."""
+        self._free: list[int] = []
+        self._fresh = 0
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} {self.rows_used} of {self.rows} rows used>"
+
+    @property
+    def rows_used(self) -> int:
+        """Rows that are taken."""
+        return self._fresh - len(self._free)
+
+    def take(self) -> int | None:
+        """A row's index with all its words 0, or None where the table is full."""
+        if self._free:
+            row = self._free.pop()
+        elif self._fresh < self.rows:
+            row = self._fresh
+            self._fresh += 1
+        else:
+            return None
+        index = self.word_index(row)
+        for word in range(index, index + WORDS):
+            self.words[word] = 0
+        return row
+
+    def give(self, row: int) -> None:
+        """Give a row back; its slots read as empty from now on."""
+        self.write(row, b"")
+        self._free.append(row)
+
+    def word_index(self, row: int) -> int:
+        """Index in :attr:`words` of the row's first word."""
+        return row * self._row_bytes // 8
+
+    def write(self, row: int, payload: bytes) -> None:
+        """Store the payload in the older slot, its generation last."""
+        base = row * self._row_bytes + 8 * WORDS
+        newest, generation = self._newest(base)
+        slot = base + (0 if newest else self._slot_bytes)
+        body = struct.pack("<I", len(payload)) + payload
+        if len(payload) > self._slot_bytes - _SLOT_HEADER.size:
+            raise ValueError(f"{len(payload)} bytes do not fit into a row of {self.name}")
+        self.words[slot // 8] = 0
+        self._view[slot + 12 : slot + 12 + len(body)] = body
+        crc = zlib.crc32(body, generation + 1 & 0xFFFFFFFF)
+        self._view[slot + 8 : slot + 12] = crc.to_bytes(4, "little")
+        self.words[slot // 8] = generation + 1
+
+    def read(self, row: int) -> bytes | None:
+        """The payload of the newest valid slot; None where there is none or the row was given back."""
+        base = row * self._row_bytes + 8 * WORDS
+        slots = [base, base + self._slot_bytes]
+        slots.sort(key=lambda slot: self.words[slot // 8], reverse=True)
+        for slot in slots:
+            payload = self._read_slot(slot)
+            if payload is not None:
+                return payload or None
+        return None
+
+    def _read_slot(self, slot: int) -> bytes | None:
+        generation = self.words[slot // 8]
+        _, crc, length = _SLOT_HEADER.unpack_from(self._view, slot)
+        if not generation or length > self._slot_bytes - _SLOT_HEADER.size:
+            return None
+        body = bytes(self._view[slot + 12 : slot + 16 + length])
+        if zlib.crc32(body, generation & 0xFFFFFFFF) != crc or self.words[slot // 8] != generation:
+            return None
+        return body[4:]
+
+    def _newest(self, base: int) -> tuple[int, int]:
+        """``(slot, generation)`` of the slot that was written last."""
+        first, second = self.words[base // 8], self.words[(base + self._slot_bytes) // 8]
+        return (0, first) if first > second else (1, second)
+
+    def statistics(self) -> dict[str, int]:
+        """``rows`` in all and ``used``."""
+        return {"rows": self.rows, "used": self.rows_used}
+
+    def close(self) -> None:
+        """Unmap; for tests and the end of the process."""
+        self.words.release()
+        self._view.release()
+        os.close(self.fd)
+
+
+# The rows' fields. Times are monotonic microseconds; offsets and counts are in bytes.
+
+
+class StreamRow(NamedTuple):
+    """What a process needs to take a stream over.
+
+    Its words: 0 the checkpoint (upstream offset, entries), 1 the records' length.
+    """
+
+    id: bytes
+    epoch: int
+    tenant: int
+    state: int
+    kind: int
+    reason: int
+    fd: int
+    """Descriptor of the upstream connection; -1 where there is none."""
+    read_base: int
+    """Bytes that had been read on that connection before this stream's answer."""
+    written_base: int
+    """Bytes that had been written on it before this stream's request."""
+    log_block: int
+    records_block: int
+    request_block: int
+    request_bytes: int
+    created_us: int
+    prompt_hash: bytes
+    key_hash: bytes
+    on_disconnect: int
+    grace_ms: int
+    facts: bytes
+    """A short JSON object: model, engine, route, choices (read at adoption, never on the hot path)."""
+
+
+class ConnectionRow(NamedTuple):
+    """What a process needs to take a client's connection over.
+
+    Its word 0 is the reader's checkpoint: bytes written since the head was begun, and entries.
+    """
+
+    fd: int
+    phase: int
+    stream: int
+    """Row of the stream that is read; -1 where none is."""
+    door: int
+    written_base: int
+    """Bytes that had been written on this connection before the current response."""
+    read_base: int
+    """Bytes that had been read on it before the first byte of ``input_block``."""
+    input_block: int
+    first_seq_position: int
+    """Index position at which the reader began."""
+    keep_alive: int
+    eof: int
+    """1 once a FIN was received: the kernel counts it as a byte."""
+    head: bytes
+    """The response head as it is sent."""
+
+
+MAX_STORED_HEAD_BYTES = 1536
+"""A response head that is larger is not stored: the connection then ends with its process instead of being adopted."""
+MAX_FACTS_BYTES = 512
+
+_STREAM = struct.Struct("<16sIIBBBxiQQIIIQQ16s16sBxxxI")
+_CONNECTION = struct.Struct("<iBxxxiBxxxQQIQBB")
+STREAM_ROW_BYTES = _STREAM.size + MAX_FACTS_BYTES
+CONNECTION_ROW_BYTES = _CONNECTION.size + MAX_STORED_HEAD_BYTES
+
+
+def pack_stream(row: StreamRow) -> bytes:
+    """The payload of a streams row."""
+    return _STREAM.pack(*row[:-1]) + row.facts[:MAX_FACTS_BYTES]
+
+
+def unpack_stream(payload: bytes) -> StreamRow:
+    """Inverse of :func:`pack_stream`."""
+    return StreamRow._make((*_STREAM.unpack_from(payload), payload[_STREAM.size :]))
+
+
+def pack_connection(row: ConnectionRow) -> bytes:
+    """The payload of a connections row."""
+    return _CONNECTION.pack(*row[:-1]) + row.head
+
+
+def unpack_connection(payload: bytes) -> ConnectionRow:
+    """Inverse of :func:`pack_connection`."""
+    return ConnectionRow._make((*_CONNECTION.unpack_from(payload), payload[_CONNECTION.size :]))
