@@ -73,7 +73,7 @@ def test_each_call_has_a_key_of_its_own() -> None:
         create_chat(client).close()
     first, second = gateway.requests
     assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
-    assert first.headers["longwire-on-disconnect"] == "grace=2.5"
+    assert first.headers["longwire-on-disconnect"] == "grace=3", "whole seconds"
 
 
 def test_the_programs_own_headers_win(skin: Skin) -> None:
