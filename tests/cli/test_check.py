@@ -27,17 +27,15 @@ from .conftest import Run
 
 def test_descriptors_for_every_connection() -> None:
     settings = Settings(max_connections=1000)
-    assert check_descriptors(settings, 4096, 4096).state == OK
-    assert check_descriptors(settings, resource.RLIM_INFINITY, resource.RLIM_INFINITY).state == OK
+    assert check_descriptors(settings, 4096).state == OK
+    assert check_descriptors(settings, resource.RLIM_INFINITY).state == OK
 
 
 def test_too_few_descriptors_say_how_to_get_more() -> None:
-    settings = Settings(max_connections=1000)
-    raisable = check_descriptors(settings, 1024, 1_000_000)
-    assert (raisable.state, raisable.found) == (WARN, "1024 open files: about 448 streams at once")
-    assert "ulimit -n 2128" in raisable.advice
-    assert "LimitNOFILE" in check_descriptors(settings, 1024, 1024).advice
-    assert check_descriptors(settings, 128, 1024).state == FAIL
+    few = check_descriptors(Settings(max_connections=1000), 1024)
+    assert (few.state, few.found) == (WARN, "1024 open files: about 448 streams at once")
+    assert "nofile to 2128" in few.advice
+    assert check_descriptors(Settings(), 128).state == FAIL
 
 
 # Memory
@@ -140,7 +138,7 @@ class Engine(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models: Any = {"data": [{"id": "m1"}, {"id": "m2"}]}
-        self.state: Any = {"first_event_ms": 10.0, "last_event_ms": 12.0}
+        self.state: Any = {"first_token_ms": 10.0, "last_event_ms": 12.0}
         self.authorization: list[str | None] = []
         self.status = 200
 
@@ -224,7 +222,7 @@ class Ticks:
 
 
 def test_buffering_is_measured_against_the_gateways_own_times(engine: Engine) -> None:
-    engine.state = {"first_event_ms": 100, "last_event_ms": 500}
+    engine.state = {"first_token_ms": 100, "last_event_ms": 500}
     spread = check_buffering(engine.url, "", Ticks(0.1))
     assert (spread.state, spread.found) == (OK, "5 events over 400 ms, made over 400 ms")
     held = check_buffering(f"{engine.url}/v1", "", Ticks(0.001))
@@ -278,7 +276,7 @@ def test_the_table_and_its_exit_code(run: Run, engine: Engine, closed_url: str) 
 
 
 def test_json_for_scripts(run: Run, engine: Engine) -> None:
-    engine.state = {"first_event_ms": 0, "last_event_ms": 0}
+    engine.state = {"first_token_ms": 0, "last_event_ms": 0}
     result = run("check", "--json", "--url", engine.url, "--arena-bytes", "1MiB", env={"LONGWIRE_API_KEY": "k" * 20})
     rows = json.loads(result.output)
     assert {row["check"] for row in rows} >= {

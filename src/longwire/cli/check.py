@@ -39,6 +39,8 @@ DESCRIPTORS_PER_STREAM = 2
 """One to the client, one to the engine."""
 SPARE_DESCRIPTORS = 128
 """Listeners, memfds, probes, log files and the interpreter's own."""
+LEAST_STREAMS = 64
+"""With fewer than these a gateway is of no use."""
 LOCAL_ENGINE_BYTES = 300 * MIB
 UNLIMITED = 1 << 60
 """cgroup v1 writes "no limit" as a number near 2^63."""
@@ -63,7 +65,7 @@ def command(file: str | None, url: str | None, as_json: bool, **flags: object) -
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
     """What can be seen without a network."""
-    yield check_descriptors(settings, *resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield check_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield check_memory(settings, *memory_limit_bytes())
     yield check_counters()
     yield check_memfd()
@@ -93,23 +95,17 @@ def check_around(settings: Settings, url: str | None) -> Iterator[Finding]:
 # Limits.
 
 
-def check_descriptors(settings: Settings, soft: int, hard: int) -> Finding:
-    """Descriptors are the first thing that many streams run out of."""
+def check_descriptors(settings: Settings, hard_limit: int) -> Finding:
+    """Descriptors are the first thing that many streams run out of. ``serve`` raises the soft limit by itself."""
     wanted = settings.max_connections * DESCRIPTORS_PER_STREAM + SPARE_DESCRIPTORS
-    soft, hard = (wanted if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
-    streams = max(0, (soft - SPARE_DESCRIPTORS) // DESCRIPTORS_PER_STREAM)
-    found = f"{soft} open files: about {streams} streams at once"
-    if soft >= wanted:
+    if hard_limit == resource.RLIM_INFINITY:
+        return Finding("descriptors", OK, "no limit", "")
+    streams = max(0, (hard_limit - SPARE_DESCRIPTORS) // DESCRIPTORS_PER_STREAM)
+    found = f"{hard_limit} open files: about {streams} streams at once"
+    if hard_limit >= wanted:
         return Finding("descriptors", OK, found, "")
-    how = (
-        f"Run `ulimit -n {min(wanted, hard)}` first"
-        if hard > soft
-        else "Raise LimitNOFILE (systemd) or the container's nofile"
-    )
-    state = FAIL if streams < 64 else WARN
-    return Finding(
-        "descriptors", state, found, f"{how}; max_connections = {settings.max_connections} would need {wanted}."
-    )
+    advice = f"Raise LimitNOFILE (systemd) or the container's nofile to {wanted}, or lower max_connections."
+    return Finding("descriptors", FAIL if streams < LEAST_STREAMS else WARN, found, advice)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> tuple[int, str]:

@@ -90,7 +90,7 @@ def check_buffering(url: str, key: str, clock: Callable[[], float] = time.monoto
 def judge_buffering(arrivals_ms: list[float], made_ms: float | None) -> Finding:
     """What the arrival times (since the request) of a stream's events say.
 
-    ``made_ms`` is the time between the first and the last event as the gateway logged it. Without it (another product, or a
+    ``made_ms`` is the time from the first token to the last event as the gateway logged it. Without it (another product, or a
     route that a proxy does not let through) the wait before the first event stands in: what was buffered came all at once
     after a long one.
     """
@@ -150,13 +150,13 @@ def _bounded(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _spread_in_gateway(base: str, key: str, stream_id: str) -> float | None:
-    """Time between first and last event as the gateway's log has it."""
+    """Time between the first token and the last event as the gateway's log has it."""
     if not stream_id:
         return None
     status, body = _fetch(base, f"/v1/streams/{stream_id}", key)
     try:
         state: Mapping[str, Any] = json.loads(body)
-        return float(state["last_event_ms"]) - float(state["first_event_ms"]) if status == 200 else None
+        return float(state["last_event_ms"]) - float(state["first_token_ms"]) if status == 200 else None
     except (ValueError, KeyError, TypeError):
         return None
 
