@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from longwire.engines.local_install import TICK_S, Progress
 
@@ -46,10 +47,16 @@ def own_gateway(engine: str) -> Iterator[str]:
             text=True,
             env=environment,
         )
+        before = signal.signal(signal.SIGTERM, _exit)  # a demonstration that is stopped leaves no gateway behind
         try:
             yield wait_ready(process, log.name)
         finally:
+            signal.signal(signal.SIGTERM, before)
             stop(process)
+
+
+def _exit(signal_number: int, _: object) -> NoReturn:
+    sys.exit(128 + signal_number)
 
 
 def wait_ready(process: subprocess.Popen[str], log: str) -> str:

@@ -17,7 +17,9 @@ import click
 from .wire import Block, Reading, StreamClient, WireError, differences, digest
 
 QUESTION = "Why is the sky blue?"
-ANSWER_TOKENS = 110
+ANSWER_TOKENS = 106
+"""Where the small model's answer to this question happens to end a sentence."""
+
 CUT_AFTER_EVENTS = 40
 AWAY_S = 0.3
 """How long the client stays away: long enough to see the engine go on without it."""
@@ -184,5 +186,5 @@ class Typewriter:
         self._column += len(part)
 
     def _newline(self) -> None:
-        click.echo(file=self._out)
+        click.echo("" if self._column else self._indent.rstrip(), file=self._out)
         self._column = 0
