@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -258,5 +259,31 @@ def test_closing_cuts_every_stream() -> None:
         await reader.read()
         assert server.cancelled == 1
         writer.close()
+
+    in_loop(scenario)
+
+
+def test_no_stream_leaves_a_cycle_behind() -> None:
+    """The process lets the collector look seldom, so there must be nothing for it to find."""
+
+    async def scenario(server: SimServer) -> None:
+        async def ask_once(leave_early: bool) -> None:
+            reader, writer = await asyncio.open_connection(*server.address)
+            writer.write(request())
+            await (reader.readuntil(b"data: ") if leave_early else reader.readuntil(b"0\r\n\r\n"))
+            writer.close()
+            await writer.wait_closed()
+
+        await ask_once(True)  # Whatever is made once is made now.
+        await server.wait_open(0)
+        gc.collect()
+        gc.disable()
+        try:
+            for count in range(20):
+                await ask_once(count % 2 == 0)
+            await server.wait_for(lambda: not server.open_connections)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
     in_loop(scenario)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.playing import Line
 
 from longwire.sim.server import SimServer
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import SimSettings
-from tests.sim.playing import Line
 
 
 @pytest.fixture

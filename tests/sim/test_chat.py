@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.sim.playing import Played, encode_request, play
 
 from longwire.sim.answer import REASONING_SEED, answer_text
 from longwire.sim.reply import Ending
 from longwire.sim.server import SimServer
-from tests.sim.playing import Played, encode_request, play
 
 HELLO = [{"role": "user", "content": "hello there world"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {}}}
@@ -73,10 +73,12 @@ def test_continuous_usage_counts_up(server: SimServer) -> None:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_a_token_limit_ends_with_length(server: SimServer, field: str) -> None:
-    played = ask(server, stream=True, **{field: 2})
+    body: dict[str, Any] = {field: 2}
+    played = ask(server, stream=True, **body)
     assert played.text == answer_text(3, 2)
     assert played.frames[-1]["choices"][0]["finish_reason"] == "length"
-    assert ask(server, **{field: 5}).json["choices"][0]["finish_reason"] == "stop"
+    body[field] = 5
+    assert ask(server, **body).json["choices"][0]["finish_reason"] == "stop"
 
 
 def test_choices_differ_and_are_told_apart_by_index(server: SimServer) -> None:

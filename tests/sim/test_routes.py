@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.sim.playing import Played, encode_request, play
 
 from longwire.sim.answer import answer_text
 from longwire.sim.routes import embedding
 from longwire.sim.server import SimServer
-from tests.sim.playing import Played, encode_request, play
 
 
 def get(server: SimServer, path: str, method: str = "GET") -> Played:

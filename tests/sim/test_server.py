@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.sim.playing import Line, encode_request, play
 
 from longwire.sim import FaultError, SimServer
 from longwire.sim.server import MAX_SEEN_REQUESTS
 from longwire.words.settings import SimSettings
-from tests.sim.playing import Line, encode_request, play
 
 
 def test_the_settings_faults_befall_generations_only() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.sim.playing import Played, encode_request, play
 
 from longwire.sim.answer import answer_text
 from longwire.sim.server import SimServer
 from longwire.wire.sse import parse_event
-from tests.sim.playing import Played, encode_request, play
 
 TEXT = answer_text(3, 5)
 

@@ -126,16 +126,11 @@ def named_faults(body: Mapping[str, Any]) -> list[str]:
 def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created: int) -> Ask:
     """The generation that a body asks for."""
     over = read_overrides(body, settings)
-    limit = next((body[name] for name in LIMIT_FIELDS if body.get(name) is not None), None)
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise refusal(400, "The token limit must be a positive integer.", "max_tokens")
+    limit = _token_limit(body)
     start, lead = position_after(over.seed, _partial_answer(body))
     left = max(0, over.tokens - start)
     tokens = left if limit is None else min(left, limit)
     options = _object(body, "stream_options")
-    choices = body.get("n", 1)
-    if isinstance(choices, bool) or not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
-        raise refusal(400, f"n must be 1 to {MAX_CHOICES}.", "n")
     return Ask(
         body=body,
         id=id,
@@ -147,7 +142,7 @@ def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created
         start=start,
         lead=lead,
         finish="stop" if tokens == left else "length",
-        choices=choices,
+        choices=_choices(body),
         itl_s=over.itl_ms / 1000,
         ttft_s=over.ttft_ms / 1000,
         jitter=over.jitter,
@@ -196,6 +191,20 @@ def _number(where: Mapping[str, Any], name: str, default: float, low: float = 0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= 2**53:
         raise refusal(400, f"{name} must be a number of {low} or more.", name)
     return value
+
+
+def _token_limit(body: Mapping[str, Any]) -> int | None:
+    limit = next((body[name] for name in LIMIT_FIELDS if body.get(name) is not None), None)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise refusal(400, "The token limit must be a positive integer.", "max_tokens")
+    return limit
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    choices = body.get("n", 1)
+    if isinstance(choices, bool) or not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
+        raise refusal(400, f"n must be 1 to {MAX_CHOICES}.", "n")
+    return choices
 
 
 def _partial_answer(body: Mapping[str, Any]) -> str:

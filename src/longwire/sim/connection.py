@@ -79,9 +79,6 @@ class Connection(asyncio.Protocol):
         self._office.connected(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.dies_idle and self._steps is None:
-            self._close()
-            return
         self._reader.receive_data(data)
         if self._steps is None:
             self._read()
@@ -111,6 +108,9 @@ class Connection(asyncio.Protocol):
 
     def _read(self) -> None:
         """Take what has been received: at most one request, whose reply then has the connection."""
+        if self.dies_idle:
+            self._close()
+            return
         try:
             event = self._reader.next_event()
             while isinstance(event, RequestHead):

@@ -7,6 +7,7 @@ What must not: the faults themselves (event_faults.py, wire_faults.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from . import event_faults, wire_faults
@@ -41,7 +42,9 @@ def choose(texts: Iterable[str]) -> list[Chosen]:
             continue
         fault = FAULTS.get(name)
         if fault is None:
-            raise FaultError(f"There is no fault {name!r}; there are {', '.join(sorted(FAULTS))}.")
+            near = get_close_matches(name, FAULTS, 1)
+            guess = f" (is it {near[0]}?)" if near else ""
+            raise FaultError(f"There is no fault {name!r}{guess}; see `longwire sim --list-faults`.")
         chosen.append(Chosen(fault, fault.parse(arg.strip())))
     return sorted(chosen, key=lambda choice: choice.fault.stage)
 

@@ -82,8 +82,7 @@ class SimServer:
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def __repr__(self) -> str:
-        host, port = self.address
-        return f"<SimServer {host}:{port}, {self.open_streams} streams, {len(self.open_connections)} connections>"
+        return f"<SimServer {self.url}, {self.open_streams} streams, {len(self.open_connections)} connections>"
 
     @property
     def wheel(self) -> Wheel:
@@ -96,7 +95,8 @@ class SimServer:
     @property
     def url(self) -> str:
         """The base URL, without /v1."""
-        return "http://{}:{}".format(*self.address)
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def start(self) -> tuple[str, int]:
         """Listen, and say where."""
