@@ -201,7 +201,7 @@ def _token_limit(body: Mapping[str, Any]) -> int | None:
 
 
 def _choices(body: Mapping[str, Any]) -> int:
-    choices = body.get("n", 1)
+    choices = 1 if body.get("n") is None else body["n"]
     if isinstance(choices, bool) or not isinstance(choices, int) or not 1 <= choices <= MAX_CHOICES:
         raise refusal(400, f"n must be 1 to {MAX_CHOICES}.", "n")
     return choices
