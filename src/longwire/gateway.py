@@ -165,7 +165,9 @@ class Generation:
             and self.stream.log.bytes_held <= MAX_COUNTED_BODY_BYTES
         ):
             facts.usage = usage_of_body(self.stream.log.body())
-        facts.tokens_estimated = call.watch.tokens_seen
+        facts.tokens_estimated = max(
+            0, len(self.stream.log.entries) - len(self.stream.log.silent) - call.watch.tokenless
+        )
 
     def _refusal(self, failure: Failure) -> Refusal | None:
         """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""

@@ -175,7 +175,12 @@ class House:
 
     def _admin_app(self) -> ASGIApp:
         gauges = Gauges(
-            self.registry, self.directory, self.tenants, lambda: len(self.listener.connections), package_version()
+            self.registry,
+            self.instruments,
+            self.directory,
+            self.tenants,
+            lambda: len(self.listener.connections),
+            package_version(),
         )
         operation = Operation(self.registry, self.is_ready)
         settings = self.settings

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .admission.tenants import Tenants
 from .engines.directory import Directory
+from .observe.instruments import Instruments
 from .observe.snapshot import PoolSnapshot, Snapshot
 from .observe.streamlog import StreamEnd, StreamLog
 from .server.handlers import check_cursor
@@ -49,6 +50,9 @@ class _Tail:
         if self.subscriber is not None:
             self.subscriber.pause()
         self._ready.set()
+
+    def send_frame(self, frame: memoryview, length: int, position: int) -> None:
+        self.send([frame], length)
 
     def checkpoint(self, position: int) -> None:
         """Nobody adopts an operator's look."""
@@ -137,6 +141,7 @@ class Gauges:
     """Takes the picture that a scrape shows."""
 
     registry: Registry
+    instruments: Instruments
     directory: Directory
     tenants: Tenants
     connections: Callable[[], int]
@@ -144,6 +149,7 @@ class Gauges:
 
     def snapshot(self) -> Snapshot:
         registry = self.registry
+        self.instruments.events_total, self.instruments.upstream_bytes_total = registry.totals()
         arena = registry.arena.statistics()
         streams = registry.statistics()
         pools = {

@@ -30,8 +30,8 @@ POST_ONLY = frozenset({"idempotency-key", "longwire-on-disconnect", "accept"})
 class Settings:
     """How one resumable client behaves."""
 
-    grace_s: float = 30.0
-    """How long the gateway keeps generating while no connection is there; sent in whole seconds."""
+    grace_s: float | None = 30.0
+    """How long the gateway keeps generating while no connection is there, in whole seconds; None: as it does by itself."""
     backoff: Backoff = field(default_factory=Backoff)
     sync_sleep: Callable[[float], object] = time.sleep
     async_sleep: Callable[[float], Awaitable[object]] = anyio.sleep
@@ -52,11 +52,10 @@ class Call(Generic[ClientT]):
         self.settings = settings
         own = dict(arguments.get("extra_headers") or {})
         given = {name.lower() for name in own}
-        added = {
-            # One key for every try of this call: a response that was lost on its way does not generate twice.
-            "Idempotency-Key": f"lwc-{uuid.uuid4().hex}",
-            "Longwire-On-Disconnect": f"grace={math.ceil(settings.grace_s)}",
-        }
+        # One key for every try of this call: a response that was lost on its way does not generate twice.
+        added = {"Idempotency-Key": f"lwc-{uuid.uuid4().hex}"}
+        if settings.grace_s is not None:
+            added["Longwire-On-Disconnect"] = f"grace={math.ceil(settings.grace_s)}"
         headers = own | {name: value for name, value in added.items() if name.lower() not in given}
         self.arguments = {**arguments, "extra_headers": headers}
         self._own = {name: value for name, value in own.items() if name.lower() not in POST_ONLY}

@@ -26,7 +26,7 @@ ClientT = TypeVar("ClientT", bound=openai.OpenAI | openai.AsyncOpenAI)
 def resumable(
     client: ClientT,
     *,
-    grace_s: float = 30.0,
+    grace_s: float | None = 30.0,
     backoff: Backoff | None = None,
     sleep: Callable[[float], Any] | None = None,
 ) -> ClientT:
@@ -38,7 +38,8 @@ def resumable(
 
     Args:
         client: an ``OpenAI`` or ``AsyncOpenAI`` whose ``base_url`` is the gateway's.
-        grace_s: how long the gateway keeps generating while no connection is there; an operator may allow less.
+        grace_s: how long the gateway keeps generating while no connection is there. It refuses more than the operator
+            allows; None asks for nothing and takes the gateway's default for requests with an Idempotency-Key.
         backoff: how often and how long to try.
         sleep: what waits (an async function for an async client); tests put their own here.
     """

@@ -13,19 +13,33 @@ from typing import Any, Protocol
 from ..words.reasons import CloseReason
 
 
+class Store(Protocol):
+    """Memory that the kernel reads into."""
+
+    end: int
+    """Bytes stored so far: the offset of the next."""
+    is_full: bool
+    """No memory is free: pause reading until told to resume."""
+
+    def tail(self) -> memoryview:
+        """Where the next bytes may be stored; never empty while not full."""
+
+    def filled(self, count: int) -> None:
+        """``count`` bytes were stored at the start of :meth:`tail`."""
+
+
 class Sink(Protocol):
     """Where an exchange puts what the engine sends. A stream is one; a probe collects into another.
 
-    The exchange stores bytes through ``get_buffer`` and ``filled``, says what they are through ``append_*``, and lets readers
-    have them with ``publish``. It ends the sink exactly once.
+    Bytes are stored in its ``chain``. The exchange says what they are through ``append_*``, and lets readers have them with
+    ``publish``. It ends the sink exactly once.
     """
 
     @property
-    def can_receive(self) -> bool: ...
+    def chain(self) -> Store: ...
 
-    def get_buffer(self) -> memoryview: ...
-
-    def filled(self, count: int) -> int: ...
+    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
+        """Append one framed event and let readers have it at once; parsing can begin anew behind it. The hot path."""
 
     def append_framed(self, start: int, length: int) -> None: ...
 
@@ -56,7 +70,8 @@ class Watch(Protocol):
     """Reads what events say, with as little reading as possible. One per exchange."""
 
     usage: dict[str, Any] | None
-    tokens_seen: int
+    tokenless: int
+    """Events read that carried no token. All others are counted as one: an estimate, where the engine gives no usage."""
     strips_fields: bool
     error_message: str
     error_status: int

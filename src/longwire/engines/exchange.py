@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from ..wire.chunked import ChunkedDecoder, ChunkedError
-from ..wire.framer import EventFramer, EventTooLarge, Found, one_frame
+from ..wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame
 from ..wire.http1 import Http1Error, ResponseHead, parse_response_head
 from ..words.events import MAX_ENTRY_BYTES
 from ..words.reasons import CloseReason
@@ -71,7 +71,7 @@ class Link(Protocol):
 class Exchange:
     """Reads one answer from ``link`` into ``sink``; ``limits`` are the most bytes of an event and of a stream."""
 
-    __slots__ = (
+    __slots__ = ("_at_frame", "_chain", "_is_plain", 
         "_chunks", "_framer", "_held", "_interim", "_length", "_link", "_open_length", "_open_start", "_sent_any", "expect",
         "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
     )  # fmt: skip
@@ -86,6 +86,9 @@ class Exchange:
         self.max_event_bytes, self.max_stream_bytes = limits
         self.phase = Phase.HEAD
         self.head: ResponseHead | None = None
+        self._chain = sink.chain
+        self._is_plain = watch.is_plain
+        self._at_frame = False
         self._link: Link | None = link
         self._held = bytearray()
         self._interim = 0
@@ -102,20 +105,17 @@ class Exchange:
     # Bytes and the end of bytes.
 
     def receive(self, view: memoryview, count: int) -> None:
-        """``count`` bytes were stored at the start of ``view``, which the sink had handed out."""
-        at = self.sink.filled(count)
+        """``count`` bytes were stored at the start of ``view``, the tail of the sink's chain."""
+        chain = self._chain
+        at = chain.end
+        chain.filled(count)
+        frame = view[:count]
         # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
-        data = bytes(view[:count])
-        if self.phase is Phase.EVENTS:
-            framer = self._framer
-            assert framer is not None
-            if framer.at_boundary and one_frame(data, 0) == count and self.watch.is_plain(data):
-                self.sink.append_framed(at, count)
-                self.sink.publish(at + count)
-                if at > self.max_stream_bytes:
-                    self._overflow()
-                return
-        self._receive(data, at)
+        data = frame.tobytes()
+        if self._at_frame and is_whole_frame(data) and self._is_plain(data) and at < self.max_stream_bytes:
+            self.sink.pass_frame(at, count, frame)
+        else:
+            self._receive(data, at)
 
     def ended(self, error: Exception | None) -> None:
         """The connection is closed (``error`` None: by FIN). Some bodies end just so; for all others it is a break."""
@@ -204,6 +204,7 @@ class Exchange:
             self._framer = EventFramer(
                 head.chunked, self._length, strip=self.watch.strips_fields, max_event_bytes=self.max_event_bytes
             )
+            self._at_frame = self._framer.at_boundary
             if self._framer.done:
                 self._end_events(ended_cleanly=True)
         elif self.expect is Expect.EVENTS or (self.expect is Expect.JSON and not media_type.endswith(b"json")):
@@ -228,6 +229,7 @@ class Exchange:
         except EventTooLarge as exc:
             self._break(CloseReason.EVENT_TOO_LARGE, f"The engine sent an event that is too large: {exc}.")
             return
+        self._at_frame = framer.at_boundary
         if not self._take(found):
             return
         if found or (framer.at_boundary and not before):
@@ -304,6 +306,7 @@ class Exchange:
             return
         if not framer.done and reason.is_success and head.chunked:
             self.phase = Phase.OVER  # the last chunk usually comes a moment later
+            self._at_frame = False
             assert self._link is not None
             self._link.drain()
         else:
@@ -457,6 +460,7 @@ class Exchange:
 
     def _over(self, reusable: bool) -> None:
         self.phase = Phase.OVER
+        self._at_frame = False
         self._held.clear()
         link, self._link = self._link, None
         if link is not None:

@@ -34,7 +34,7 @@ class ChatWatch:
 
     __slots__ = (
         "_done", "_finished", "_saw_token", "choices", "error_message", "error_status", "hides_usage", "strips_fields",
-        "tokens_seen", "usage",
+        "tokenless", "usage",
     )  # fmt: skip
 
     def __init__(self, choices: int, hides_usage: bool) -> None:
@@ -42,7 +42,7 @@ class ChatWatch:
         self.hides_usage = hides_usage
         self.strips_fields = True
         self.usage: dict[str, Any] | None = None
-        self.tokens_seen = 0
+        self.tokenless = 0
         self.error_message = ""
         self.error_status = 0
         self._finished: set[int] = set()
@@ -51,10 +51,12 @@ class ChatWatch:
 
     def is_plain(self, frame: bytes) -> bool:
         at = frame.find(_FINISH_KEY)
-        if at < 0 or not self._saw_token or not frame.startswith(_NULLS, at + _KEY_BYTES):
-            return False
-        self.tokens_seen += 1
-        return frame.find(_FINISH_KEY, at + _KEY_BYTES) < 0
+        return (
+            at >= 0
+            and self._saw_token
+            and frame.startswith(_NULLS, at + _KEY_BYTES)
+            and (self.choices == 1 or frame.find(_FINISH_KEY, at + _KEY_BYTES) < 0)
+        )
 
     def saw_token(self) -> bool:
         return self._saw_token
@@ -63,6 +65,7 @@ class ChatWatch:
         data = parse_event(block).data or b""
         if data.strip() == _DONE:
             self._done = True
+            self.tokenless += 1
             return Verdict.END
         event = _parse_object(data)
         if event is None:
@@ -78,8 +81,11 @@ class ChatWatch:
         if not choices:
             # Azure's first frame has empty choices too, but no usage.
             return Verdict.HIDE if self.hides_usage and isinstance(usage, dict) else Verdict.PASS
+        saw_before, self._saw_token = self._saw_token, False
         for choice in choices:
             self._read_choice(choice)
+        self.tokenless += not self._saw_token
+        self._saw_token = self._saw_token or saw_before
         return Verdict.PASS
 
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
@@ -94,7 +100,6 @@ class ChatWatch:
         fields = delta if isinstance(delta, dict) else choice
         if choice.get("text") or any(fields.get(name) for name in _TOKEN_FIELDS):
             self._saw_token = True
-            self.tokens_seen += 1
         if choice.get("finish_reason") is not None:
             index = choice.get("index", 0)
             self._finished.add(index if isinstance(index, int) else 0)
@@ -111,12 +116,12 @@ class ChatWatch:
 class RelayWatch:
     """Watches nothing: a relayed stream is whole if its HTTP body is."""
 
-    __slots__ = ("_saw", "error_message", "error_status", "strips_fields", "tokens_seen", "usage")
+    __slots__ = ("_saw", "error_message", "error_status", "strips_fields", "tokenless", "usage")
 
     def __init__(self) -> None:
         self.strips_fields = False
         self.usage: dict[str, Any] | None = None
-        self.tokens_seen = 0
+        self.tokenless = 0
         self.error_message = ""
         self.error_status = 0
         self._saw = False

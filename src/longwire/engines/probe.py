@@ -34,20 +34,24 @@ class _Collector:
         self._buffer = memoryview(bytearray(64 * 1024))
         self._bytes = bytearray()
         self._body = bytearray()
+        self.end = 0
+        self.is_full = False
 
     @property
-    def can_receive(self) -> bool:
-        return True
+    def chain(self) -> _Collector:
+        return self
 
-    def get_buffer(self) -> memoryview:
+    def tail(self) -> memoryview:
         return self._buffer
 
-    def filled(self, count: int) -> int:
-        start = len(self._bytes)
+    def filled(self, count: int) -> None:
         self._bytes += self._buffer[:count]
-        if len(self._bytes) > MAX_MODEL_LIST_BYTES:
+        self.end += count
+        if self.end > MAX_MODEL_LIST_BYTES:
             self._fail("its model list is too large")
-        return start
+
+    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
+        self._fail("its model list is no JSON")
 
     def append_framed(self, start: int, length: int) -> None:
         self._fail("its model list is no JSON")

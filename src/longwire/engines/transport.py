@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from .base import Store
 from .exchange import Exchange
 
 MAX_DRAIN_BYTES = 64 * 1024
@@ -23,7 +24,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """A pooled connection. ``on_free(connection, reusable)`` is called when an exchange lets it go, ``on_lost`` when it closes."""
 
     __slots__ = (
-        "_drained_bytes", "_is_draining", "_on_free", "_on_lost", "_view", "exchange", "exchanges", "idle_since", "is_closed",
+        "_drained_bytes", "_chain", "_on_free", "_on_lost", "_view", "exchange", "exchanges", "idle_since", "is_closed",
         "read_bytes", "transport", "written_bytes",
     )  # fmt: skip
 
@@ -33,7 +34,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._view = _SCRATCH
-        self._is_draining = False
+        self._chain: Store | None = None
         self._drained_bytes = 0
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
@@ -65,7 +66,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         assert self.exchange is None and self.transport is not None, "one exchange at a time"
         self.exchange = exchange
         self.exchanges += 1
-        self._is_draining = False
+        self._chain = exchange.sink.chain
         self._drained_bytes = 0
         for part in parts:
             self.written_bytes += len(part)
@@ -86,11 +87,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def release(self, reusable: bool) -> None:
         self.exchange = None
-        self._is_draining = False
+        self._chain = None
         self._on_free(self, reusable and not self.is_closed)
 
     def drain(self) -> None:
-        self._is_draining = True
+        self._chain = None
 
     # Called by the loop.
 
@@ -98,24 +99,19 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        exchange = self.exchange
-        if exchange is None or self._is_draining:
-            self._view = _SCRATCH
-        else:
-            self._view = exchange.sink.get_buffer()
-        return self._view
+        chain = self._chain
+        view = self._view = _SCRATCH if chain is None else chain.tail()
+        return view
 
     def buffer_updated(self, nbytes: int) -> None:
         self.read_bytes += nbytes
+        chain = self._chain
         exchange = self.exchange
-        if exchange is None:
-            self.close()  # Bytes that nobody asked for: an engine that is out of step with us must not be used again.
-            return
-        if self._is_draining:
-            self._drain(exchange, nbytes)
+        if chain is None or exchange is None:
+            self._receive_stray(nbytes)
             return
         exchange.receive(self._view, nbytes)
-        if self.exchange is exchange and not self._is_draining and not exchange.sink.can_receive:
+        if chain.is_full and self._chain is chain:
             assert self.transport is not None
             self.transport.pause_reading()
 
@@ -133,12 +129,18 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         exchange = self.exchange
         if exchange is None:
             return
-        if self._is_draining:
+        if self._chain is None:
             exchange.abandon()
         else:
             exchange.ended(error)
 
-    def _drain(self, exchange: Exchange, nbytes: int) -> None:
+    def _receive_stray(self, nbytes: int) -> None:
+        """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step with
+        us, and its connection must not be used again."""
+        exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
         self._drained_bytes += nbytes
         exchange.drain(_SCRATCH, nbytes)
         if self.exchange is exchange and self._drained_bytes > MAX_DRAIN_BYTES:

@@ -295,6 +295,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The response has been given to the transport: keep its log until the kernel has it."""
         writer, self.writer = self.writer, None
         if writer is not None and writer.subscriber is not None:
+            self.written_bytes += writer.sent_bytes
+            self.listener.instruments.body_bytes_total += writer.sent_bytes
             writer.subscriber.detach()
             self._flushing.append((self.written_bytes, writer.subscriber))
             self.loop.call_soon(self.check_flushed)

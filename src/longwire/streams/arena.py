@@ -29,6 +29,9 @@ OFFSET_MASK = BLOCK_BYTES - 1
 RESERVE_BLOCKS = 64
 """Blocks that only streams under way may take. New work is refused before the arena is wholly full, so that what runs can go on."""
 
+PAUSE_BLOCKS = 16
+"""Below so many free blocks upstreams are not read any more: what was received already may still need records of its own."""
+
 LAYOUT_VERSION = 1
 _MAGIC = b"LWARENA1"
 _HEADER = struct.Struct("<8sIIQ")
@@ -149,17 +152,20 @@ class Arena:
 class Chain:
     """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
 
-    ``end`` is the number of bytes stored.
+    ``end`` is the number of bytes stored. With ``on_full``, a chain that finds no block calls it, stands still (:attr:`is_full`) and
+    waits for :meth:`extend`.
     """
 
-    __slots__ = ("_arena", "_limit", "_pos", "_view", "blocks", "end", "use")
+    __slots__ = ("_arena", "_limit", "_on_full", "_pos", "_view", "blocks", "end", "is_full", "use")
 
-    def __init__(self, arena: Arena, use: Use, blocks: array[int] | None = None, end: int = 0) -> None:
+    def __init__(self, arena: Arena, use: Use, on_full: Callable[[], None] | None = None) -> None:
         self._arena = arena
         self._view = arena.view
         self.use = use
-        self.end = end
-        self.blocks = blocks if blocks is not None else array("I", (arena.take(use),))
+        self.end = 0
+        self.is_full = False
+        self.blocks = array("I", (arena.take(use),))
+        self._on_full = on_full
         self._seek()
 
     def __repr__(self) -> str:
@@ -180,24 +186,28 @@ class Chain:
         """The number of the first block, from which the links lead to all others."""
         return self.blocks[0]
 
-    @property
-    def has_tail(self) -> bool:
-        """Whether there is room for at least one more byte."""
-        return self._pos < self._limit
-
     def tail(self) -> memoryview:
-        """The free rest of the last block: never empty while :attr:`has_tail`."""
+        """The free rest of the last block: never empty while not :attr:`is_full`."""
         return self._view[self._pos : self._limit]
 
     def filled(self, count: int) -> None:
         """``count`` bytes were stored at the start of :meth:`tail`. A full block gets its successor at once.
 
         Raises:
-            ArenaFull: the bytes are stored, but there is no block behind them; see :meth:`extend`.
+            ArenaFull: the bytes are stored, but no block is free and nobody is there to wait for one.
         """
         self.end += count
         self._pos += count
         if self._pos == self._limit:
+            self._extend_or_wait()
+
+    def _extend_or_wait(self) -> None:
+        if self._on_full is None:
+            self.extend()
+        elif self._arena.free_blocks < PAUSE_BLOCKS:
+            self.is_full = True
+            self._on_full()
+        else:
             self.extend()
 
     def extend(self) -> None:
@@ -206,10 +216,10 @@ class Chain:
         Raises:
             ArenaFull: none is free; call again when one is.
         """
-        if self._pos != self._limit:
-            return
-        self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
-        self._seek()
+        if self._pos == self._limit:
+            self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
+            self._seek()
+        self.is_full = False
 
     def append(self, data: bytes) -> int:
         """Copy ``data`` to the end; return the offset of its first byte.

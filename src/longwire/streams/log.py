@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
 from .arena import Arena, Chain, Use
@@ -29,9 +30,9 @@ class Log:
 
     __slots__ = ("_arena", "_holds", "_records", "deliverable", "entries", "epoch", "is_sealed", "silent", "upstream")
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, on_full: Callable[[], None] | None = None) -> None:
         self._arena = arena
-        self.upstream = Chain(arena, Use.LOG)
+        self.upstream = Chain(arena, Use.LOG, on_full)
         self._records: Chain | None = None
         self._holds = 1
         self.entries = array("Q")

@@ -66,6 +66,8 @@ class Registry:
         self._keys: OrderedDict[bytes, KeyEntry] = OrderedDict()
         self._tombstones: OrderedDict[bytes, str] = OrderedDict()
         self._retained_blocks = 0
+        self._events_ended = 0
+        self._bytes_ended = 0
         self._secret = secrets.token_bytes(32)
         self.heartbeat_block = b": longwire\n\n"
         total = arena.blocks * BLOCK_BYTES
@@ -195,6 +197,8 @@ class Registry:
         self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
         self._ended_in_order[stream.id] = stream
         self._retained_blocks += stream.log.block_count
+        self._events_ended += stream.log.event_count
+        self._bytes_ended += stream.log.upstream.end
         if stream.refusal is not None:
             self._forget_key(stream)
         self._report_end(stream)
@@ -274,6 +278,12 @@ class Registry:
             if entry.expires_at > now:
                 break
             del self._keys[key]
+
+    def totals(self) -> tuple[int, int]:
+        """``(events, upstream bytes)`` so far: summed when somebody looks, so that the hot path need not count."""
+        live = [stream for stream in self._streams.values() if stream.state is not State.ENDED]
+        events = self._events_ended + sum(stream.log.event_count for stream in live)
+        return events, self._bytes_ended + sum(stream.log.upstream.end for stream in live)
 
     def close(self) -> None:
         """End and forget every stream; for the end of the process and for tests that count blocks."""

@@ -13,14 +13,12 @@ from typing import Any, Protocol
 
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
+from ..words.events import FRAMED, KIND_BITS, START_SHIFT
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import Arena, ArenaFull, Chain, Use
 from .log import Log
 from .tables import COUNT_BITS, Table
-
-PAUSE_BLOCKS = 16
-"""Below so many free blocks upstreams are not read any more: what was received already may still need records of its own."""
 
 
 class State(IntEnum):
@@ -92,6 +90,8 @@ class Reader(Protocol):
 
     def pump(self) -> None: ...
 
+    def take_frame(self, position: int, frame: memoryview, length: int) -> None: ...
+
 
 class Slot(Protocol):
     """A place among the tenant's streams."""
@@ -133,7 +133,7 @@ class Facts:
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
-    __slots__ = (
+    __slots__ = ("_gap_buckets", "_gaps", 
         "_arena", "_clock", "_instruments", "_now", "_on_end", "_on_full", "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head",
         "created_at", "created_wall", "ending", "ended_at", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind",
         "last_at", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
@@ -146,7 +146,7 @@ class Stream:
         self.facts = facts
         self.ending = ending
         self.row = row
-        self.log = Log(arena)
+        self.log = Log(arena, self._wait_for_blocks)
         self.request: Chain | None = None
         self.state = State.OPENING
         self.kind = Kind.EVENTS
@@ -164,12 +164,13 @@ class Stream:
         self._clock = shell.clock
         self._now = shell.clock.now
         self._instruments = shell.instruments
+        self._gaps = shell.instruments.event_gap
+        self._gap_buckets = shell.instruments.event_gap.buckets
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
         self._on_full = shell.on_full
         self._words = table.words
         self._word = table.word_index(row)
-        self._waiting_for_blocks = False
         self.created_at = self.last_at = self._now()
         self.created_wall = shell.clock.wall()
         self.ended_at: float | None = None
@@ -184,27 +185,33 @@ class Stream:
 
     # The sink: what an engine's exchange writes into.
 
-    def get_buffer(self) -> memoryview:
-        """Where the kernel may store the next bytes: the free tail of the log's last block."""
-        return self.log.upstream.tail()
-
-    def filled(self, count: int) -> int:
-        """``count`` bytes were stored; returns the offset of the first. See :attr:`can_receive` afterwards."""
-        chain = self.log.upstream
-        start = chain.end
-        blocks = len(chain.blocks)
-        try:
-            chain.filled(count)
-        except ArenaFull:
-            self._wait_for_blocks()
-        if len(chain.blocks) > blocks and self._arena.free_blocks < PAUSE_BLOCKS:
-            self._wait_for_blocks()
-        return start
-
     @property
-    def can_receive(self) -> bool:
-        """False while the arena is full: the exchange must pause reading until it is told to resume."""
-        return not self._waiting_for_blocks
+    def chain(self) -> Chain:
+        """Where the kernel stores what the engine sends."""
+        return self.log.upstream
+
+    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
+        """One framed event for readers at once: :meth:`append_framed` and :meth:`publish` in one, for the hot path.
+
+        ``frame`` is a view of the very bytes in the arena. A reader at the tail writes it as it is, which is what :mod:`doors`
+        would encode for it.
+        """
+        if self.state is not State.LIVE:
+            self.append_framed(start, length)
+            self.publish(start + length)
+            return
+        log = self.log
+        log.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
+        position = log.deliverable
+        log.deliverable = position + 1
+        now = self._now()
+        gap_us = int((now - self.last_at) * 1e6)
+        self._gap_buckets[gap_us.bit_length()] += 1
+        self._gaps.sum_us += gap_us
+        self.last_at = now
+        self._words[self._word] = (start + length) << COUNT_BITS | position + 1
+        for subscriber in self.subscribers:
+            subscriber.take_frame(position, frame, length)
 
     def append_framed(self, start: int, length: int) -> None:
         self.log.append_framed(start, length)
@@ -222,15 +229,13 @@ class Stream:
         """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1."""
         log = self.log
         now = self._now()
-        instruments = self._instruments
         if self.state is State.LIVE:
-            instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
+            self._gaps.observe_us(int((now - self.last_at) * 1e6))
         elif self.state is State.OPENING:
             self._commit(now)
         else:
             return
         count = len(log.entries)
-        instruments.events_total += count - log.deliverable
         log.deliverable = count
         self.last_at = now
         if checkpoint >= 0:
@@ -356,7 +361,7 @@ class Stream:
         """A failed attempt is to be forgotten: nothing of it was published, and the next one starts at offset 0."""
         assert not self.log.entries, "what was appended cannot be taken back"
         self.log.drop()
-        self.log = Log(self._arena)
+        self.log = Log(self._arena, self._wait_for_blocks)
 
     def _drop_request(self) -> None:
         if self.request is not None:
@@ -374,13 +379,10 @@ class Stream:
         self.state = state
 
     def _wait_for_blocks(self) -> None:
-        if not self._waiting_for_blocks:
-            self._waiting_for_blocks = True
-            self._arena.when_free(self._blocks_are_free)
-            self._on_full()
+        self._arena.when_free(self._blocks_are_free)
+        self._on_full()
 
     def _blocks_are_free(self) -> None:
-        self._waiting_for_blocks = False
         if self.state is State.ENDED:
             return
         try:

@@ -28,6 +28,9 @@ class Outlet(Protocol):
     def begin(self, stream: Stream) -> bool:
         """The stream is committed or ended: send the response head. False: there is no body to follow."""
 
+    def send_frame(self, frame: memoryview, length: int, position: int) -> None:
+        """:meth:`checkpoint` and :meth:`send` of one buffer in one: the hot path."""
+
     def send(self, buffers: Buffers, count: int) -> None:
         """Write ``count`` bytes in order, in as few system calls as possible. Views must not be copied."""
 
@@ -50,7 +53,7 @@ class Subscriber:
     Holds the stream's log from attach until its bytes have wholly reached the kernel.
     """
 
-    __slots__ = (
+    __slots__ = ("_is_live", 
         "_again", "_begun", "_ended", "_holding", "door", "is_paused", "outlet", "position", "stream",
     )  # fmt: skip
 
@@ -61,6 +64,7 @@ class Subscriber:
         self.position = position
         self.is_paused = False
         self._begun = False
+        self._is_live = False
         self._again = False
         self._ended = False
         self._holding = True
@@ -82,6 +86,7 @@ class Subscriber:
             if not self.outlet.begin(stream):
                 self.detach()
                 return
+            self._is_live = self.door is Door.FRAMED and not self.is_paused
         log = stream.log
         position = self.position
         if log.deliverable > position:
@@ -95,19 +100,30 @@ class Subscriber:
         if log.is_sealed and not self.is_paused:
             self._end()
 
+    def take_frame(self, position: int, frame: memoryview, length: int) -> None:
+        """One framed event was just published at ``position``: a reader that stands right there passes it on as it is."""
+        if self._is_live and self.position == position:
+            self.position = position + 1
+            self.outlet.send_frame(frame, length, position)
+        else:
+            self.pump()
+
     def pause(self) -> None:
         """The transport is full: write nothing more. The log keeps what this reader has not got."""
         self.is_paused = True
+        self._is_live = False
 
     def resume(self) -> None:
         """The transport has drained."""
         self.is_paused = False
+        self._is_live = self._begun and not self._ended and self.door is Door.FRAMED
         self.pump()
 
     def detach(self) -> None:
         """This reader gets nothing more. Its hold on the log ends with :meth:`flushed`."""
         if not self._ended:
             self._ended = True
+            self._is_live = False
             self.stream.detach(self)
 
     def flushed(self) -> None:

@@ -17,7 +17,7 @@ response cut at every byte offset gives the same entries.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .chunked import ChunkedDecoder
 from .sse import BOM, SseSplitter, is_comment, normalise_line_ends, parse_event
@@ -175,6 +175,38 @@ class EventFramer:
         if one_piece:
             return [Found(start, length, False, silent, None, block)]
         return [Found(0, 0, False, silent, block, block)]
+
+
+def _whole_start(length: int) -> bytes:
+    """How a whole frame of this length must begin; a byte that no frame begins with where there is none of this length."""
+    for digits in range(1, 4):
+        body = length - 4 - digits
+        if body > 0 and len(b"%x" % body) == digits:
+            return b"%x\r\ndata:" % body
+    return b"\0"
+
+
+_LONGEST_WHOLE = 4096
+_WHOLE_STARTS: Final = tuple(_whole_start(length) for length in range(_LONGEST_WHOLE))
+"""The size in hex follows from a frame's length, so one comparison checks size line and field name. Longer ones are rare."""
+
+
+def is_whole_frame(data: bytes) -> bool:
+    """Whether ``data`` is exactly one HTTP chunk that holds exactly one single-line ``data:`` event in LF form.
+
+    The same rule as :func:`one_frame`, for the case that matters: one event a read. Five searches in C are all that is done
+    per event in place of parsing.
+    """
+    length = len(data)
+    if length >= _LONGEST_WHOLE:
+        return one_frame(data, 0) == length
+    start = _WHOLE_STARTS[length]
+    return (
+        data.startswith(start)
+        and data.endswith(b"\n\n\r\n")
+        and data.find(b"\n", len(start)) == length - 4
+        and data.find(b"\r", len(start)) == length - 2
+    )
 
 
 def one_frame(data: bytes, pos: int) -> int:
