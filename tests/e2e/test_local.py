@@ -10,10 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 import uvloop
@@ -210,3 +212,38 @@ def test_serve_says_why_it_cannot_start(capfd: pytest.CaptureFixture[str]) -> No
         taken.listen()
         assert local.serve("127.0.0.1", taken.getsockname()[1], SETTINGS) == 1
     assert "bind" in capfd.readouterr().err
+
+
+def read_until(lines: IO[str], words: str) -> str:
+    """The first line that holds the words; the log says what happens, so nobody needs to look again and again."""
+    return next(line for line in lines if words in line)
+
+
+def test_the_gateway_outlives_its_engine(tmp_path: Path) -> None:
+    """SIGKILL in mid-answer: the client is told the truth, and the next answer comes from the engine's next life."""
+    command = [sys.executable, "-m", "longwire", "serve", "--engine", "local", "--port", "0", "--admin-port", "0"]
+    command += ["--state-dir", str(tmp_path), "--local-slots", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        assert gateway.stderr is not None
+        watchdog = threading.Timer(LIMIT_S, gateway.kill)
+        watchdog.start()
+        try:
+            url = read_until(gateway.stdout, "listening on").split()[-1]
+            read_until(gateway.stderr, '"up":true')
+            body = {"stream": True, "max_tokens": 400, "messages": [{"role": "user", "content": "Tell me a story."}]}
+            request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode())
+            request.add_header("Content-Type", "application/json")
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
+                response.readline()
+                os.kill(engine_child(gateway.pid), signal.SIGKILL)
+                rest = response.read().decode()
+            assert '"code":"upstream_reset"' in rest.replace(" ", "")
+            assert rest.endswith("data: [DONE]\n\n")
+            read_until(gateway.stderr, '"up":true')
+            ask(url)
+        finally:
+            gateway.terminate()
+            gateway.communicate()
+            watchdog.cancel()
+    assert gateway.returncode == 0
