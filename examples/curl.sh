@@ -13,14 +13,18 @@ trap 'rm -rf "$folder"' EXIT
 
 ask() { curl --silent --show-error --no-buffer -H "Authorization: Bearer ${LONGWIRE_KEY:-none}" "$@"; }
 
-model=$(ask "$url/v1/models" | sed 's/.*"data": *\[ *{ *[^}]*"id": *"\([^"]*\)".*/\1/')
+fail() { echo "$1" >&2 && exit 1; }
+
+model=$(ask "$url/v1/models" | sed -n 's/.*"data": *\[ *{ *[^}]*"id": *"\([^"]*\)".*/\1/p')
+[ -n "$model" ] || fail "No model at $url: is the gateway running (longwire serve) and does LONGWIRE_URL name it?"
 
 # grace: the generation goes on for 30 s while nobody reads. head leaves after a few events, and curl with it.
 ask "$url/v1/chat/completions" -D "$folder/head" \
     -H 'Content-Type: application/json' -H 'Longwire-On-Disconnect: grace=30' \
     -d "{\"model\": \"$model\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" 2>/dev/null |
     grep --line-buffered '^data:' | head -n "$events" | tee "$folder/first"
-stream=$(sed -n 's/^location: *//Ip' "$folder/head" | tr -d '\r')
+stream=$(sed -n 's/^[Ll]ocation: *//p' "$folder/head" | tr -d '\r')
+[ -n "$stream" ] || fail "The gateway started no stream: $(cat "$folder/head")"
 
 # The events of a POST are numbered from 0 and carry no id, so the last one that we have is the count less one.
 last=$(($(wc -l <"$folder/first") - 1))

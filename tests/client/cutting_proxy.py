@@ -86,6 +86,8 @@ class _Line(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         first = self.request.recv(_READ_BYTES)
+        if not first:
+            return  # opened in advance and never used, as Node does
         cut = self.server.next_cut(first)
         with socket.create_connection(self.server.target) as upstream:
             upstream.sendall(first)

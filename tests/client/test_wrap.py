@@ -76,6 +76,13 @@ def test_each_call_has_a_key_of_its_own() -> None:
     assert first.headers["longwire-on-disconnect"] == "grace=3", "whole seconds"
 
 
+def test_the_grace_can_be_left_to_the_gateway() -> None:
+    gateway = FakeGateway(OPENAI_LIBRARY, chat_events(WORDS))
+    create_chat(resumable(gateway.sync_client(), grace_s=None)).close()
+    assert "longwire-on-disconnect" not in gateway.requests[0].headers
+    assert "idempotency-key" in gateway.requests[0].headers
+
+
 def test_the_programs_own_headers_win(skin: Skin) -> None:
     own = {"idempotency-key": "mine", "LONGWIRE-ON-DISCONNECT": "run", "X-Team": "blue"}
     outcome = skin.run([Deliver(2)], call=lambda client: create_chat(client, extra_headers=own))

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx
+import httpx_sse
 import openai
 import pytest
 from tests.client.cutting_proxy import Cut, CuttingProxy
@@ -234,7 +236,7 @@ CUTS = [
 def assert_was_cut(proxy: CuttingProxy, cut: Cut, events: list[Any], path: str) -> None:
     assert proxy.requests[0] == f"POST {path} HTTP/1.1"
     assert all(request.startswith("GET /v1/streams/lw_") for request in proxy.requests[1:])
-    assert len(proxy.requests) > len(events) // cut.events
+    assert len(proxy.requests) >= len(events) // cut.events
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -289,8 +291,6 @@ def test_cancel_stops_the_generation(gateway: Gateway) -> None:
 
 
 def test_httpx_sse(gateway: Gateway) -> None:
-    httpx = pytest.importorskip("httpx")
-    httpx_sse = pytest.importorskip("httpx_sse")
     with httpx.Client(base_url=gateway.url, timeout=LIMIT_S) as client:
         with httpx_sse.connect_sse(client, "POST", CHAT, json=gateway.body(stream=True)) as source:
             stream_id = source.response.headers["x-stream-id"]
