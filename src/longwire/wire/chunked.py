@@ -3,11 +3,15 @@
 What lives here: the decoder that says where body bytes lie in what was received, and the encoder.
 What must not: what the body means (sse.py, dialects) and any leniency. Lenient chunk terminators are how requests are smuggled
 (CVE-2025-43859): a size is 1 to 16 hex digits, every line ends in CRLF, and what is not so ends the connection.
+
+Faults are found in the order of the bytes and never looked for ahead of them, so that what comes of a body does not depend on
+how it was cut on its way here.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 
 MAX_SIZE_LINE_BYTES = 256
 """A size line with its extensions; nobody who is honest sends long ones (gunicorn and nginx allow less than 4 KiB)."""
@@ -16,17 +20,30 @@ MAX_TRAILER_BYTES = 8 * 1024
 
 LAST_CHUNK = b"0\r\n\r\n"
 
-_SIZE_LINE = re.compile(
-    rb"([0-9A-Fa-f]{1,16})"
-    rb"(?:[ \t]*;[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*=[ \t]*(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+|\"[\t\x20-\x7e\x80-\xff]*\"))?)*\r\n"
-)
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED = rb"\"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*+\""
+_EXTENSION = rb"[ \t]*+;[ \t]*+" + _TOKEN + rb"(?:[ \t]*+=[ \t]*+(?:" + _TOKEN + rb"|" + _QUOTED + rb"))?"
+# Every repetition is possessive, and no two ways to read a line exist: an ambiguous one costs a hostile line 2^n steps.
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:" + _EXTENSION + rb")*+\r\n")
+_PLAIN_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
+_TRAILER = re.compile(rb"(" + _TOKEN + rb"):[\t\x20-\x7e\x80-\xff]*+\r\n")
+_FORBIDDEN_TRAILERS = frozenset({b"content-length", b"host", b"transfer-encoding"})
+"""RFC 9110 6.5.1: what decides on framing or routing cannot come after the body."""
 
 _SIZE, _DATA, _DATA_END, _TRAILERS, _DONE = range(5)
 
 
 class ChunkedError(ValueError):
-    """The bytes are not the chunked coding; the connection cannot be used any further."""
+    """The bytes are not the chunked coding; the connection cannot be used any further.
+
+    ``spans`` are the body bytes before the fault, as :meth:`ChunkedDecoder.feed` would have returned them.
+    """
+
+    spans: list[tuple[int, int]]
+
+
+class ChunkedTooLarge(ChunkedError):
+    """The chunks announced so far make a body larger than it may be."""
 
 
 def encode_chunk(body: bytes) -> bytes:
@@ -41,12 +58,13 @@ class ChunkedDecoder:
     belongs to the next message.
     """
 
-    __slots__ = ("_left", "_line", "_state", "_trailer_bytes", "consumed")
+    __slots__ = ("_left", "_line", "_room_bytes", "_state", "_trailer_bytes", "consumed")
 
-    def __init__(self) -> None:
+    def __init__(self, max_body_bytes: int = sys.maxsize) -> None:
         self._state = _SIZE
         self._left = 0
         self._line = b""
+        self._room_bytes = max_body_bytes
         self._trailer_bytes = 0
         self.consumed = 0
 
@@ -69,23 +87,45 @@ class ChunkedDecoder:
         """Return ``(start, end)`` of each run of body bytes in ``data``.
 
         Raises:
-            ChunkedError: at the first byte that cannot be the chunked coding.
+            ChunkedError: at the end of the first line that cannot be the chunked coding.
         """
         spans: list[tuple[int, int]] = []
         at = 0
         size = len(data)
-        while at < size and self._state != _DONE:
-            if self._state == _DATA:
-                end = min(size, at + self._left)
-                spans.append((at, end))
-                self._left -= end - at
-                at = end
-                if not self._left:
-                    self._state = _DATA_END
-                continue
-            at = self._feed_line(data, at)
+        try:
+            while at < size and self._state != _DONE:
+                if self._state == _DATA:
+                    at = self._feed_body(size, at, spans)
+                else:
+                    at = self._feed_whole(data, at, spans) or self._feed_line(data, at)
+        except ChunkedError as exc:
+            exc.spans = spans
+            raise
         self.consumed = at
         return spans
+
+    def _feed_whole(self, data: bytes, at: int, spans: list[tuple[int, int]]) -> int:
+        """Take a chunk that lies whole in ``data``, as most do; return its end, or 0 where it does not."""
+        match = _PLAIN_SIZE_LINE.match(data, at) if self._state == _SIZE and not self._line else None
+        if match is None:
+            return 0
+        start = match.end()
+        size = int(match[1], 16)
+        end = start + size
+        if not size or data[end : end + 2] != b"\r\n" or size > self._room_bytes:
+            return 0
+        self._room_bytes -= size
+        spans.append((start, end))
+        return end + 2
+
+    def _feed_body(self, size: int, at: int, spans: list[tuple[int, int]]) -> int:
+        """Take bytes of a chunk's data, up to the chunk's end or that of the piece."""
+        end = min(size, at + self._left)
+        spans.append((at, end))
+        self._left -= end - at
+        if not self._left:
+            self._state = _DATA_END
+        return end
 
     def _feed_line(self, data: bytes, at: int) -> int:
         """Take bytes up to the next LF; act on the line when it is whole."""
@@ -120,6 +160,9 @@ class ChunkedDecoder:
         if match is None:
             raise ChunkedError("a chunk's size line is malformed")
         self._left = int(match[1], 16)
+        if self._left > self._room_bytes:
+            raise ChunkedTooLarge("the chunks make a body that is too large")
+        self._room_bytes -= self._left
         self._state = _DATA if self._left else _TRAILERS
 
     def _take_trailer(self, line: bytes) -> None:
@@ -127,5 +170,8 @@ class ChunkedDecoder:
             self._state = _DONE
             return
         self._trailer_bytes += len(line)
-        if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER.fullmatch(line):
+        match = _TRAILER.fullmatch(line) if self._trailer_bytes <= MAX_TRAILER_BYTES else None
+        if match is None:
             raise ChunkedError("a trailer field is too long or malformed")
+        if match[1].lower() in _FORBIDDEN_TRAILERS:
+            raise ChunkedError("a trailer field would change how the message is read")
