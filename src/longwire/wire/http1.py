@@ -2,11 +2,12 @@
 
 What lives here: reading request and response heads, reading a whole request, writing heads.
 What must not: sockets, routes, limits' values, anything about what a body means.
+Over 400 lines, because how a head is checked, read in pieces and written is one agreement, to be seen at once.
 
 httptools (llhttp) parses the heads. Before it sees one, a grammar checks the whole head, because two servers that read the same
 bytes differently are how requests are smuggled: bare CR or LF, obs-fold, white space before a colon, NUL, a second
 Content-Length, Content-Length beside Transfer-Encoding, or any coding but a single ``chunked`` are refused, and the connection
-is closed since what follows cannot be trusted.
+is closed since what follows cannot be trusted. What is refused, and how, never depends on how the bytes were cut on their way.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from typing import Final, NamedTuple
 
 import httptools
 
-from .chunked import ChunkedDecoder, ChunkedError
+from .chunked import ChunkedDecoder, ChunkedError, ChunkedTooLarge
 
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case, values without surrounding white space, in order of arrival."""
 
 MAX_HEADERS = 128
 """More is an attack or a mistake (Apache: 100, nginx: by bytes only)."""
-MAX_LEADING_BLANK_BYTES = 4
-"""RFC 9112 2.2: a server should ignore an empty line before the request line; two are enough for any old client."""
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FIELDS = rb"(?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n"
-_REQUEST_HEAD = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21\x22\x24-\x7e]+) HTTP/1\.[01]\r\n" + _FIELDS)
+_REQUEST_LINE = re.compile(rb"[A-Z][A-Z0-9-]{0,31} [\x21\x22\x24-\x7e]+ HTTP/1\.[01]\r\n")
+_REQUEST_FIELDS = re.compile(_FIELDS)
 _RESPONSE_HEAD = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?\r\n" + _FIELDS)
 _VERSION = re.compile(rb"[^\r\n]* HTTP/([0-9]+\.[0-9]+)\r\n")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~%!$&'()*+,;=-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?\Z")
 _LENGTH = re.compile(rb"[0-9]{1,18}\Z")
-_ABSOLUTE = re.compile(rb"https?://[^/?]*(.*)\Z", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://[^/?]+(.*)\Z", re.IGNORECASE)
+_FAULT = re.compile(rb"\0|(?<!\r)\n|\r(?=[^\n])")
+"""What makes a head bad wherever it stands: NUL, and CR or LF without the other."""
 
 
 class Http1Error(ValueError):
@@ -58,7 +60,11 @@ PAUSED: Final = NeedData.PAUSED
 
 
 class RequestHead(NamedTuple):
-    """A request line and its fields. ``target`` is in origin form (or ``*``)."""
+    """A request line and its fields. ``target`` is in origin form (or ``*``).
+
+    Fields with ``_`` in their names are left out, as nginx and gunicorn do: behind CGI-like rules an engine would take
+    ``X_Forwarded_For`` for ``X-Forwarded-For``, and what is kept from clients would reach it in that dress.
+    """
 
     method: str
     target: bytes
@@ -115,17 +121,24 @@ class _Collector:
         self.headers.append((name.lower(), value.strip(b" \t")))
 
 
+def _refuse_request_line(head: bytes) -> None:
+    """Check the line that ``head`` starts with."""
+    if _REQUEST_LINE.match(head) is None:
+        version = _VERSION.match(head)
+        if version and version[1] not in (b"1.0", b"1.1"):
+            raise Http1Error(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        raise Http1Error(400, "The request line is malformed.")
+
+
 def parse_request_head(head: bytes) -> RequestHead:
     """Parse a whole head, up to and including the empty line.
 
     Raises:
         Http1Error: 400 for a malformed or ambiguous head, 431 for too many fields, 505 for another HTTP version.
     """
-    if _REQUEST_HEAD.fullmatch(head) is None:
-        version = _VERSION.match(head)
-        if version and version[1] not in (b"1.0", b"1.1"):
-            raise Http1Error(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
-        raise Http1Error(400, "The request head is malformed.")
+    _refuse_request_line(head)
+    if _REQUEST_FIELDS.fullmatch(head, head.index(b"\n") + 1) is None:
+        raise Http1Error(400, "A header field is malformed.")
     seen = _Collector()
     parser = httptools.HttpRequestParser(seen)
     try:
@@ -137,18 +150,18 @@ def parse_request_head(head: bytes) -> RequestHead:
     minor = 1 if parser.get_http_version() == "1.1" else 0
     length, chunked = _body_framing(seen.headers, minor)
     _check_host(seen.headers, minor)
-    connection = b",".join(v for k, v in seen.headers if k == b"connection").lower()
     expect = [v for k, v in seen.headers if k == b"expect"]
-    if expect and expect[0].lower() != b"100-continue":
+    if any(v.lower() != b"100-continue" for v in expect):
         raise Http1Error(417, "The only expectation that can be met is 100-continue.")
+    method = parser.get_method().decode("ascii")
     return RequestHead(
-        method=parser.get_method().decode("ascii"),
-        target=_origin_form(seen.target),
+        method=method,
+        target=_origin_form(method, seen.target),
         minor=minor,
-        headers=seen.headers,
+        headers=[(k, v) for k, v in seen.headers if b"_" not in k],
         content_length=length or 0,
         chunked=chunked,
-        keep_alive=b"close" not in connection and (minor == 1 or b"keep-alive" in connection),
+        keep_alive=_is_kept_alive(seen.headers, minor),
         expects_continue=bool(expect) and minor == 1,
     )
 
@@ -175,14 +188,13 @@ def parse_response_head(head: bytes) -> ResponseHead:
         length, chunked = _body_framing(seen.headers, minor)
     except Http1Error as exc:
         raise Http1Error(502, "The engine's response has an ambiguous length.") from exc
-    connection = b",".join(v for k, v in seen.headers if k == b"connection").lower()
     return ResponseHead(
         status=int(match[2]),
         minor=minor,
         headers=seen.headers,
         content_length=length,
         chunked=chunked,
-        keep_alive=b"close" not in connection and (minor == 1 or b"keep-alive" in connection),
+        keep_alive=_is_kept_alive(seen.headers, minor),
     )
 
 
@@ -203,6 +215,13 @@ def _body_framing(headers: Headers, minor: int) -> tuple[int | None, bool]:
     return int(lengths[0]), False
 
 
+def _is_kept_alive(headers: Headers, minor: int) -> bool:
+    """RFC 9112 9.3."""
+    options = b",".join(v for k, v in headers if k == b"connection").lower().split(b",")
+    words = [option.strip(b" \t") for option in options]
+    return b"close" not in words and (minor == 1 or b"keep-alive" in words)
+
+
 def _check_host(headers: Headers, minor: int) -> None:
     """RFC 9112 3.2: exactly one Host in HTTP/1.1, and one that can be a host (vLLM CVE-2026-48746 had ``x/v1/models?``)."""
     hosts = [v for k, v in headers if k == b"host"]
@@ -212,9 +231,9 @@ def _check_host(headers: Headers, minor: int) -> None:
         raise Http1Error(400, "The Host field is malformed.")
 
 
-def _origin_form(target: bytes) -> bytes:
+def _origin_form(method: str, target: bytes) -> bytes:
     """Reduce an absolute-form target to origin form; what routes see never contains a host."""
-    if target.startswith(b"/") or target == b"*":
+    if target.startswith(b"/") or (target == b"*" and method == "OPTIONS"):
         return target
     match = _ABSOLUTE.match(target)
     if match is None:
@@ -231,7 +250,10 @@ class RequestReader:
     Nothing but :class:`Http1Error` is ever raised for what a peer sends.
     """
 
-    __slots__ = ("_body", "_buffer", "_chunks", "_head", "_paused", "max_body_bytes", "max_head_bytes")
+    __slots__ = (
+        "_body", "_buffer", "_checked_line", "_chunks", "_head", "_paused", "_scanned", "_skipped_blank", "max_body_bytes",
+        "max_head_bytes",
+    )  # fmt: skip
 
     def __init__(self, max_head_bytes: int, max_body_bytes: int) -> None:
         self.max_head_bytes = max_head_bytes
@@ -241,6 +263,9 @@ class RequestReader:
         self._head: RequestHead | None = None
         self._chunks: ChunkedDecoder | None = None
         self._paused = False
+        self._skipped_blank = False
+        self._checked_line = False
+        self._scanned = 0
 
     def __repr__(self) -> str:
         return f"<RequestReader {len(self._buffer)} bytes held, head {'read' if self._head else 'unread'}>"
@@ -290,45 +315,55 @@ class RequestReader:
     # Reading the head.
 
     def _next_head(self) -> RequestHead | NeedData:
+        """Every byte is looked at once, however few come at a time."""
         buffer = self._buffer
-        while buffer.startswith(b"\r\n"):
+        if not self._skipped_blank and buffer.startswith(b"\r\n"):
+            # RFC 9112 2.2: an empty line before a request is ignored. One: old clients sent it behind a body, none sends two.
+            self._skipped_blank = True
             del buffer[:2]
-        end = buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(buffer) > self.max_head_bytes:
-                raise Http1Error(431, f"The request head is over {self.max_head_bytes} bytes.")
-            self._refuse_early(buffer)
-            return NEED_DATA
-        if end + 4 > self.max_head_bytes:
+        end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3)) + 4
+        is_whole = end > 3
+        size = end if is_whole else len(buffer)
+        self._refuse_early(min(size, self.max_head_bytes))
+        if size > self.max_head_bytes:
             raise Http1Error(431, f"The request head is over {self.max_head_bytes} bytes.")
-        head = parse_request_head(bytes(buffer[: end + 4]))
-        del buffer[: end + 4]
+        if not is_whole:
+            self._scanned = size
+            return NEED_DATA
+        head = parse_request_head(bytes(buffer[:end]))
+        del buffer[:end]
+        self._skipped_blank = self._checked_line = False
+        self._scanned = 0
         if head.content_length > self.max_body_bytes:
             raise Http1Error(413, f"The body is over {self.max_body_bytes} bytes.")
         self._head = head
         return head
 
-    @staticmethod
-    def _refuse_early(buffer: bytearray) -> None:
-        """A head that holds a bare LF or a NUL will never become valid: do not wait for its end."""
-        at = buffer.find(b"\n")
-        while at >= 0:
-            if at == 0 or buffer[at - 1] != 0x0D:
-                raise Http1Error(400, "Lines must end in CRLF.")
-            at = buffer.find(b"\n", at + 1)
-        if buffer.find(b"\0") >= 0:
-            raise Http1Error(400, "The request head is malformed.")
+    def _refuse_early(self, stop: int) -> None:
+        """Look at the bytes up to ``stop`` for what can never become a valid head: there is no waiting for its end."""
+        buffer = self._buffer
+        fault = _FAULT.search(buffer, max(0, self._scanned - 1), stop)
+        fault_at = fault.start() if fault else stop
+        if not self._checked_line:
+            line_end = buffer.find(b"\r\n", max(0, self._scanned - 1), stop)
+            if 0 <= line_end < fault_at:
+                _refuse_request_line(bytes(buffer[: line_end + 2]))
+                self._checked_line = True
+        if fault:
+            raise Http1Error(400, "A NUL, or a CR or LF without the other.")
 
     # Reading the body.
 
     def _start_body(self, head: RequestHead) -> None:
         self._body = bytearray()
+        held = self._buffer
         if head.chunked:
-            self._chunks = ChunkedDecoder()
-        held = bytes(self._buffer)
-        self._buffer.clear()
-        if held:
-            self.receive_data(held)
+            self._chunks = ChunkedDecoder(self.max_body_bytes)
+            self._buffer = bytearray()
+            self._take_chunked(bytes(held))
+        elif head.content_length:
+            self._body += held[: head.content_length]
+            del held[: head.content_length]
 
     def _take_sized(self, data: bytes | memoryview) -> None:
         assert self._body is not None and self._head is not None
@@ -341,12 +376,12 @@ class RequestReader:
         assert self._body is not None and self._chunks is not None
         try:
             spans = self._chunks.feed(data)
+        except ChunkedTooLarge as exc:
+            raise Http1Error(413, f"The body is over {self.max_body_bytes} bytes.") from exc
         except ChunkedError as exc:
             raise Http1Error(400, f"The chunked body is malformed: {exc}.") from exc
         for start, end in spans:
             self._body += data[start:end]
-        if len(self._body) > self.max_body_bytes:
-            raise Http1Error(413, f"The body is over {self.max_body_bytes} bytes.")
         if self._chunks.done:
             self._buffer += data[self._chunks.consumed :]
 
