@@ -149,11 +149,13 @@ class ChunkedDecoder:
 
     def _check_prefix(self, line: bytes) -> None:
         """Refuse early what can no longer become a valid line, so that an unfinished one cannot grow."""
-        limit = 2 if self._state == _DATA_END else MAX_SIZE_LINE_BYTES
-        if self._state == _TRAILERS:
+        limit = MAX_SIZE_LINE_BYTES
+        if self._state == _DATA_END:
+            limit = 0
+        elif self._state == _TRAILERS:
             limit = MAX_TRAILER_BYTES - self._trailer_bytes
-        if len(line) > limit or (self._state == _DATA_END and line != b"\r"):
-            raise ChunkedError("a chunk's size line or trailer is too long or malformed")
+        if len(line) > limit and line != b"\r":
+            raise ChunkedError("a chunk's size line, end or trailer is too long or malformed")
 
     def _take_size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line) if len(line) <= MAX_SIZE_LINE_BYTES else None
