@@ -248,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, required=True, help="0: any free port; the first line on stdout names it")
     parser.add_argument("--rate", type=float, required=True, help="events per second and stream")
-    parser.add_argument("--tick-us", type=int, default=1000, help="how finely the wheel is divided")
+    parser.add_argument("--tick-us", type=int, default=970, help="how finely the wheel is divided")
     options = parser.parse_args()
     engine = Engine(options.port, options.rate, options.tick_us)
     settle_down()

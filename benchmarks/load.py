@@ -27,7 +27,8 @@ from response import ResponseReader
 READ_BYTES = 16384
 MAX_OPENING = 64  # streams that wait for their first event; far below any accept queue
 OPEN_AT_ONCE = 8
-MAX_EXAMPLES = 5
+MAX_EXAMPLES = 3
+MAX_EXAMPLE_CHARS = 160
 BODY = b'{"model":"%s","messages":[{"role":"user","content":"count for me"}],"stream":true}' % MODEL.encode()
 
 
@@ -168,7 +169,7 @@ class Load:
     def note(self, problem: str) -> None:
         self.errors += 1
         if len(self.examples) < MAX_EXAMPLES:
-            self.examples.append(problem)
+            self.examples.append(problem[:MAX_EXAMPLE_CHARS])
 
     def obey(self, order: dict[str, Any]) -> None:
         what = order["do"]

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 HOW_TO_INSTALL = (
-    "nginx is not installed: `sudo apt-get install nginx-light` (any nginx >= 1.18 will do), then run this again"
+    "nginx is not installed: `sudo apt-get install nginx-light` (any version from 1.20 on will do), then run this again"
 )
 
 _CONFIGURATION = """\

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import nginx
@@ -45,7 +46,7 @@ def resolve(words: Sequence[str]) -> tuple[list[Target], list[str]]:
             else:
                 targets.append(_nginx(binary))
         elif name in _OURS:
-            targets.append(Target(name, f"Python {platform.python_version()}", _OURS[name]))
+            targets.append(Target(name, _python_version(), _OURS[name]))
         else:
             raise ValueError(
                 f"no target {name!r}: nginx, {', '.join(_OURS)} or NAME=COMMAND with {{port}} and {{upstream}}"
@@ -56,6 +57,13 @@ def resolve(words: Sequence[str]) -> tuple[list[Target], list[str]]:
 def use_this_checkout() -> None:
     """Let children import longwire from here, installed or not."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
+
+
+def _python_version() -> str:
+    try:
+        return f"Python {platform.python_version()}, uvloop {metadata.version('uvloop')}"
+    except metadata.PackageNotFoundError:
+        return f"Python {platform.python_version()}; uvloop is not installed for {sys.executable}"
 
 
 def _nginx(binary: str) -> Target:

@@ -235,7 +235,9 @@ def _invalid(scenario: Scenario, read: _Readings) -> list[str]:
             f"{read.end['errors']} errors, among them {read.end['examples']}"
         )
     if read.engine["late_p99_ms"] > MAX_LATE_MS:
-        found.append(f"the engine stand-in was {read.engine['late_p99_ms']:.1f} ms late (p99): its core is too slow")
+        found.append(
+            f"the engine stand-in was {read.engine['late_p99_ms']:.1f} ms late (p99): its core is too slow or too busy"
+        )
     if read.engine["skipped"]:
         found.append(f"{read.engine['skipped']} events were not sent: the gateway did not read them")
     return found
