@@ -41,8 +41,8 @@ TOKENS = 12
 SEED = 7
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-IMPATIENT = Backoff(attempts=50, first_s=0.001)
-"""On loopback there is nobody to be spared."""
+IMPATIENT = Backoff(attempts=50, first_s=0.001, cap_s=0.02)
+"""On loopback there is nobody to be spared, and a gateway that answers nobody should be found out within a second."""
 
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None or not (NODE / "node_modules").is_dir(),
@@ -69,9 +69,9 @@ class Gateway(NamedTuple):
         question = "Count from one to ten."
         return asks | ({"prompt": question} if path == TEXT else {"messages": [{"role": "user", "content": question}]})
 
-    def openai(self, url: str | None = None, **options: Any) -> openai.OpenAI:
+    def openai(self, url: str | None = None) -> openai.OpenAI:
         """The plain client, through ``url`` where that is a proxy's."""
-        return openai.OpenAI(base_url=f"{url or self.url}/v1", api_key="none", timeout=LIMIT_S, **options)
+        return openai.OpenAI(base_url=f"{url or self.url}/v1", api_key="none", timeout=LIMIT_S, max_retries=0)
 
     def replay(self, stream_id: str, after: str | None = None) -> list[tuple[str, str]]:
         """All events of a stream (or those after a cursor), as (id, data)."""
@@ -216,7 +216,9 @@ def test_openai_is_given_usage_when_it_asks(gateway: Gateway) -> None:
 
 def test_openai_async_streams(gateway: Gateway) -> None:
     async def main() -> tuple[str, list[Any]]:
-        async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", timeout=LIMIT_S) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{gateway.url}/v1", api_key="none", timeout=LIMIT_S, max_retries=0
+        ) as client:
             stream = await create(client, CHAT, gateway.body(), stream=True)
             return stream.response.headers["x-stream-id"], plain([item async for item in stream])
 
@@ -255,7 +257,7 @@ def test_resumable_survives(gateway: Gateway, cut: Cut, path: str) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 def test_async_resumable_survives(gateway: Gateway, cut: Cut) -> None:
     async def main(url: str) -> tuple[str, list[Any]]:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=LIMIT_S) as client:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=LIMIT_S, max_retries=0) as client:
             stream = await create(resumable(client, backoff=IMPATIENT), CHAT, gateway.body(), stream=True)
             return stream.stream_id, plain([item async for item in stream])
 
@@ -268,7 +270,7 @@ def test_async_resumable_survives(gateway: Gateway, cut: Cut) -> None:
 def test_a_lost_answer_does_not_generate_twice(gateway: Gateway) -> None:
     before = gateway.stream_ids()
     with CuttingProxy(gateway.url, Cut(connections=0, lost_answers=2)) as proxy:
-        client = resumable(gateway.openai(proxy.url, max_retries=0), backoff=IMPATIENT)
+        client = resumable(gateway.openai(proxy.url), backoff=IMPATIENT)
         stream = create(client, CHAT, gateway.body(), stream=True)
         events = plain(list(stream))
     assert_same(gateway, stream.stream_id, events)
