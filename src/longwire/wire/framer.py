@@ -10,8 +10,9 @@ Three ways for an event's bytes to go out, from the cheapest on:
 * *rewritten*: they are cut by chunk boundaries, have CR line ends, a byte order mark, no empty line at the end, or fields that
   clients of this dialect do not survive. A canonical copy goes to the gateway's records.
 
-Which way is taken depends on the upstream's bytes alone, never on how reads happened to cut them (law 2): the same recorded
-response cut at every byte offset gives the same entries.
+What goes out depends on the upstream's bytes alone, never on how reads happened to cut them (law 2): the same recorded response
+cut at every byte offset gives the same events, and the same bytes once a plain one has got its HTTP chunk. Faults are found in
+the order of the bytes, so the events before one are the same too.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from .chunked import ChunkedDecoder
+from .chunked import ChunkedDecoder, ChunkedError
 from .sse import BOM, SseSplitter, is_comment, normalise_line_ends, parse_event
 
 _FRAME_START = re.compile(rb"([1-9a-f][0-9a-f]{0,6})\r\n")
-# Lower case only, as our own frames are: an engine that writes upper case (Rust's hyper) goes the plain way, so that what a client
-# gets does not depend on whether a read happened to hold whole frames.
+# Lower case only, as our own frames are: an engine that writes upper case (Rust's hyper) goes the plain way, so that what a
+# client gets does not depend on whether a read happened to hold whole frames.
 
 
 class Found(NamedTuple):
-    """One event found. Either ``start``/``length`` say where it lies in the upstream's bytes, or ``rewritten`` is its new form."""
+    """One event found: ``start`` and ``length`` say where it lies in the upstream's bytes, or ``rewritten`` is its new form."""
 
     start: int
     length: int
@@ -51,8 +52,8 @@ class EventFramer:
     """
 
     __slots__ = (
-        "_chunks", "_first", "_length_left", "_max_event_bytes", "_one_piece", "_partial", "_splitter", "_start", "_strip",
-        "at_boundary", "done",
+        "_aligned", "_chunks", "_length_left", "_max_event_bytes", "_one_piece", "_partial", "_splitter", "_start", "_strip",
+        "done", "found", "has_surplus", "is_first",
     )  # fmt: skip
 
     def __init__(self, chunked: bool, content_length: int | None, *, strip: bool, max_event_bytes: int) -> None:
@@ -64,10 +65,22 @@ class EventFramer:
         self._partial = bytearray()
         self._start = 0
         self._one_piece = True
-        self._first = True
+        self._aligned = chunked
+        self.is_first = True
+        """Nothing of the first event was seen: a byte order mark may still come."""
         self.done = content_length == 0
-        self.at_boundary = chunked
-        """Between two HTTP chunks and between two events: where a checkpoint may stand, and where frames can be taken whole."""
+        self.has_surplus = False
+        """Bytes came behind the body's end: the engine is out of step, and its connection must not be used again."""
+        self.found: list[Found] = []
+        """What the last :meth:`feed` found. Where it raised, these are the events before the fault."""
+
+    @property
+    def at_boundary(self) -> bool:
+        """Between two HTTP chunks and two events: where a checkpoint may stand, and whole frames need not be fed.
+
+        Not before the first event, which alone may have a byte order mark.
+        """
+        return self._aligned and not self.is_first
 
     @property
     def partial_bytes(self) -> int:
@@ -81,9 +94,9 @@ class EventFramer:
             ChunkedError: the chunked coding is broken.
             EventTooLarge: an event is over the cap.
         """
-        found: list[Found] = []
+        found = self.found = []
         rest = 0
-        if self.at_boundary:
+        if self._aligned:
             rest = self._take_frames(data, at, found)
         if rest < len(data):
             self._take_slowly(data[rest:] if rest else data, at + rest, found)
@@ -103,10 +116,10 @@ class EventFramer:
         size = len(data)
         while pos < size:
             end = one_frame(data, pos)
-            if not end or (self._first and BOM in data[pos : pos + 16]):
-                break
-            self._first = False
             block = data[data.find(b"\n", pos) + 1 : end - 2]
+            if not end or len(block) > self._max_event_bytes:
+                break
+            self.is_first = False
             found.append(Found(at + pos, end - pos, True, False, None, block))
             pos = end
         return pos
@@ -114,12 +127,16 @@ class EventFramer:
     # Anything else.
 
     def _take_slowly(self, data: bytes, at: int, found: list[Found]) -> None:
-        spans = self._chunks.feed(data) if self._chunks is not None else self._sized_span(data)
-        for start, end in spans:
-            self._take_span(data[start:end], at + start, found)
+        try:
+            spans = self._chunks.feed(data) if self._chunks is not None else self._sized_span(data)
+        except ChunkedError as exc:
+            self._take_spans(exc.spans, data, at, found)
+            raise
+        self._take_spans(spans, data, at, found)
         if self._chunks is not None:
             self.done = self._chunks.done
-            self.at_boundary = not self._partial and self._splitter.at_boundary and self._chunks.at_boundary
+            self.has_surplus = self.done and self._chunks.consumed < len(data)
+            self._aligned = not self._partial and self._splitter.at_boundary and self._chunks.at_boundary
 
     def _sized_span(self, data: bytes) -> list[tuple[int, int]]:
         if self._length_left is None:
@@ -127,18 +144,21 @@ class EventFramer:
         taken = min(self._length_left, len(data))
         self._length_left -= taken
         self.done = self._length_left == 0
+        self.has_surplus = taken < len(data)
         return [(0, taken)] if taken else []
 
-    def _take_span(self, span: bytes, at: int, found: list[Found]) -> None:
-        """Body bytes in one piece: cut them into events."""
-        ends = self._splitter.feed(span)
-        begin = self._splitter.skip
-        for end in ends:
-            self._extend(span[begin:end], at + begin)
-            found += self._finish(bytes(self._partial), self._one_piece, len(self._partial))
-            begin = end
-        if begin < len(span):
-            self._extend(span[begin:], at + begin)
+    def _take_spans(self, spans: list[tuple[int, int]], data: bytes, at: int, found: list[Found]) -> None:
+        """Body bytes, each span in one piece: cut them into events."""
+        for start, stop in spans:
+            span = data[start:stop]
+            ends = self._splitter.feed(span)
+            begin = self._splitter.skip
+            for end in ends:
+                self._extend(span[begin:end], at + start + begin)
+                found += self._finish(bytes(self._partial), self._one_piece, len(self._partial))
+                begin = end
+            if begin < len(span):
+                self._extend(span[begin:], at + start + begin)
 
     def _extend(self, piece: bytes, at: int) -> None:
         if not self._partial:
@@ -147,17 +167,19 @@ class EventFramer:
         elif at != self._start + len(self._partial):
             self._one_piece = False
         self._partial += piece
-        if len(self._partial) > self._max_event_bytes:
+        # The LF of a CRLF may come later than the CR that ends an event: it does not count.
+        if len(self._partial) - self._partial.endswith(b"\r\n") > self._max_event_bytes:
             raise EventTooLarge(f"an event is over {self._max_event_bytes} bytes")
 
     def _finish(self, block: bytes, one_piece: bool, length: int) -> list[Found]:
         """The event is whole: decide how it goes out."""
         start = self._start
         self._partial.clear()
-        if self._first:
-            self._first = False
+        if self.is_first:
+            self.is_first = False
             if block.startswith(BOM):
-                block = block[3:]
+                # An empty line behind it belongs to nothing; left at the start, it would cut an id from its data.
+                block = block[3:].lstrip(b"\r\n")
                 one_piece = False
         if not block.strip(b"\r\n"):
             return []
@@ -178,12 +200,12 @@ class EventFramer:
 
 
 def _whole_start(length: int) -> bytes:
-    """How a whole frame of this length must begin; a byte that no frame begins with where there is none of this length."""
+    """How a whole frame of this length must begin; where there is none of this length, more than such data can hold."""
     for digits in range(1, 4):
         body = length - 4 - digits
         if body > 0 and len(b"%x" % body) == digits:
             return b"%x\r\ndata:" % body
-    return b"\0"
+    return bytes(length + 1)
 
 
 _LONGEST_WHOLE = 4096
@@ -232,5 +254,5 @@ def one_frame(data: bytes, pos: int) -> int:
 
 def _only_data_and_event(block: bytes) -> bytes:
     """The block without id, retry and unknown fields."""
-    lines = [line for line in block.split(b"\n") if line.startswith((b"data", b"event"))]
+    lines = [line for line in block.split(b"\n") if line.partition(b":")[0] in (b"data", b"event")]
     return b"\n".join(lines) + b"\n\n"

@@ -31,14 +31,16 @@ class SseSplitter:
     """Finds the ends of events in body bytes that arrive in any pieces.
 
     :meth:`feed` returns, for each event that ends in the piece, the index just behind its last line end. The LF of a CRLF whose
-    CR ended an event belongs to nothing: :meth:`feed` never waits for it, and :attr:`skip` says how many leading bytes of the piece it was.
+    CR ended an event belongs to nothing: :meth:`feed` never waits for it, and :attr:`skip` says how many leading bytes of the
+    next piece it was.
     """
 
-    __slots__ = ("_after_cr", "_at_line_start", "skip")
+    __slots__ = ("_after_cr", "_after_event", "_at_line_start", "skip")
 
     def __init__(self) -> None:
         self._at_line_start = True
         self._after_cr = False
+        self._after_event = False
         self.skip = 0
 
     @property
@@ -54,7 +56,8 @@ class SseSplitter:
         if self._after_cr and data:
             self._after_cr = False
             if data[0] == 0x0A:
-                at = self.skip = 1
+                at = 1
+                self.skip = int(self._after_event)
         for match in _LINE_END.finditer(data, at):
             if match.start() > at:
                 self._at_line_start = False
@@ -66,6 +69,7 @@ class SseSplitter:
             self._at_line_start = False
         elif data.endswith(b"\r"):
             self._after_cr = True
+            self._after_event = bool(ends) and ends[-1] == at
         return ends
 
 

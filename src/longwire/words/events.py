@@ -43,6 +43,6 @@ def size_line_bytes(frame_bytes: int) -> int:
     """
     for digits in range(1, 9):
         body = frame_bytes - 4 - digits
-        if 4 * digits - 4 < body.bit_length() <= 4 * digits:
+        if body > 0 and 4 * digits - 4 < body.bit_length() <= 4 * digits:
             return digits + 2
     raise ValueError(f"no canonical HTTP chunk is {frame_bytes} bytes long")
