@@ -1,34 +1,39 @@
 """One request, from a client's words to an engine's first byte, on one screen.
 
 What lives here: the sequence of stages that a request passes, and how an engine's ending becomes a stream's.
-What must not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started acts.
+What must not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started
+acts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
 from .admission.tenants import Tenant
 from .dialects.base import Ask
-from .engines.base import Answer, Failure
+from .engines.base import Answer, Failure, Watch
 from .engines.call import Call, CallShell, Order
 from .engines.directory import Directory
 from .engines.exchange import Expect
-from .engines.openai import ChatWatch, RelayWatch, usage_of_body
+from .engines.openai import ChatWatch, RelayWatch, most_usage, usage_of_body, usage_of_event, words_of
 from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
-from .streams.stream import BodyHead, EndingWords, Facts, Kind, OnDisconnect, Refusal, Stream
+from .streams.stream import BodyHead, EndingWords, Facts, Kind, Link, OnDisconnect, Refusal, Stream
 from .wire.http1 import Headers
 from .words.errors import ModelForbidden, Overloaded
 from .words.reasons import CloseReason
 from .words.settings import Settings
 
+USAGE_LOOK_BACK = 4
+"""Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
+in each event, others in one of the last."""
 MAX_COUNTED_BODY_BYTES = 256 * 1024
-"""A JSON answer that is larger is not parsed for its usage: that would hold up every other stream (embeddings reach megabytes)."""
+"""A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 
 
 class Visit(NamedTuple):
@@ -93,6 +98,8 @@ class Gateway:
         stream.producer = call
         try:
             call.start()
+            if stream.link.fd < 0:
+                self.registry.store_row(stream)
         except ArenaFull as exc:
             stream.end(CloseReason.ARENA_FULL)
             raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2) from exc
@@ -114,6 +121,8 @@ class Gateway:
             request_id=visit.request_id,
             prompt_hash=self.registry.hash(ask.plain_body or ask.body),
             choices=ask.choices,
+            hides_usage=ask.hides_usage,
+            wants_stream=ask.wants_stream,
         )
 
     def _order(self, upstream: Upstream, ask: Ask, visit: Visit) -> Order:
@@ -125,12 +134,15 @@ class Gateway:
         ]
         if upstream.engine.api_key:
             headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
-        if visit.route == "relay":
-            return Order(visit.target, headers, ask.body, Expect.ANY, RelayWatch)
-        expect = Expect.EVENTS if ask.wants_stream else Expect.JSON
-        return Order(
-            visit.target, headers, ask.body, expect, lambda: ChatWatch(ask.choices, ask.hides_usage), ask.plain_body
-        )
+        expect, make_watch = how_to_read(visit.route, ask.wants_stream, ask.choices, ask.hides_usage)
+        return Order(visit.target, headers, ask.body, expect, make_watch, ask.plain_body)
+
+
+def how_to_read(route: str, wants_stream: bool, choices: int, hides_usage: bool) -> tuple[Expect, Callable[[], Watch]]:
+    """What answer is expected of an engine, and who watches it."""
+    if route == "relay":
+        return Expect.ANY, RelayWatch
+    return Expect.EVENTS if wants_stream else Expect.JSON, lambda: ChatWatch(choices, hides_usage)
 
 
 class Generation:
@@ -143,7 +155,8 @@ class Generation:
         self.registry = registry
 
     def sent(self, connection: UpstreamConnection) -> None:
-        self.registry.store_row(self.stream, connection.fd, connection.read_bytes, connection.written_bytes)
+        self.stream.link = Link(connection.fd, connection.read_bytes, connection.written_bytes)
+        self.registry.store_row(self.stream)
 
     def answered(self, answer: Answer) -> None:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
@@ -154,32 +167,31 @@ class Generation:
 
     def failed(self, call: Call, failure: Failure) -> None:
         self._count(call)
-        self.stream.end(failure.reason, failure.message, self._refusal(failure))
+        message = failure.message or f"The engine answered {failure.status}: {words_of(failure.body)}"
+        self.stream.end(failure.reason, message, self._refusal(failure, message))
+
+    def stopped(self, call: Call) -> None:
+        self._count(call)
 
     def _count(self, call: Call) -> None:
         facts = self.stream.facts
-        facts.usage = call.watch.usage
-        if (
-            facts.usage is None
-            and self.stream.kind is Kind.BODY
-            and self.stream.log.bytes_held <= MAX_COUNTED_BODY_BYTES
-        ):
-            facts.usage = usage_of_body(self.stream.log.body())
-        facts.tokens_estimated = max(
-            0, len(self.stream.log.entries) - len(self.stream.log.silent) - call.watch.tokenless
-        )
+        log = self.stream.log
+        if self.stream.kind is Kind.EVENTS:
+            last = range(max(log.known_from, log.deliverable - USAGE_LOOK_BACK), log.deliverable)
+            facts.usage = most_usage([call.watch.usage, *(usage_of_event(log.block(position)) for position in last)])
+        elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
+            facts.usage = usage_of_body(log.body())
+        facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - call.watch.tokenless)
 
-    def _refusal(self, failure: Failure) -> Refusal | None:
+    def _refusal(self, failure: Failure, message: str) -> Refusal | None:
         """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""
         if failure.reason is CloseReason.UPSTREAM_REFUSED:
             return Refusal(failure.status, failure.body, failure.content_type or b"text/plain", failure.headers)
         if failure.reason is CloseReason.UPSTREAM_FAILED:
-            words = failure.body.decode("utf-8", "replace").strip() or "no words"
-            message = f"The engine answered {failure.status}: {words[:2000]}"
             body = self.stream.ending.error_body(failure.reason, message)
             status = 503 if failure.status == 503 else 502
             return Refusal(status, body, headers=failure.headers)
         if failure.status:
-            body = self.stream.ending.error_body(failure.reason, failure.message)
+            body = self.stream.ending.error_body(failure.reason, message)
             return Refusal(failure.status if failure.status < 500 else 502, body)
         return None

@@ -64,6 +64,8 @@ class Verdict(Enum):
     """The dialect's end marker."""
     ERROR = "error"
     """The engine reports a failure inside its stream."""
+    BROKEN = "broken"
+    """It was meant to be one of the dialect's events, and nobody can read it."""
 
 
 class Watch(Protocol):
@@ -82,8 +84,23 @@ class Watch(Protocol):
     def read(self, block: bytes) -> Verdict:
         """Read an event that is not plain."""
 
+    def is_whole(self, block: bytes) -> bool:
+        """Whether an event that the engine did not terminate is all there."""
+
+    def begins_error(self, start: bytes) -> bool:
+        """Whether a JSON body that begins so is an error object and no answer."""
+
+    def reads_error(self, body: bytes) -> bool:
+        """Whether a body is the engine's error object; then :attr:`error_message` and :attr:`error_status` say which."""
+
     def saw_token(self) -> bool:
         """Whether any content, reasoning or tool delta has come."""
+
+    def is_fresh(self) -> bool:
+        """Whether a watch made anew and primed would go on just the same from here: no finish was seen yet."""
+
+    def prime(self) -> None:
+        """Be as after any number of ordinary deltas."""
 
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
         """How the answer ended, given whether its HTTP body did; and whether the end marker is still owed to the client."""

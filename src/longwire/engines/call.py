@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..observe.instruments import Instruments
@@ -26,7 +26,10 @@ _RETRY_WITHOUT_OPTIONS_STATUS = (400, 422)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be asked of an engine. ``plain_body`` is the body without what the gateway added, where it added something."""
+    """What is to be asked of an engine. ``plain_body`` is the body without what the gateway added, where it added something.
+
+    Bodies are dropped as soon as they are not needed any more: the one that was sent lies in the sink, which counts it.
+    """
 
     target: bytes
     headers: Headers
@@ -44,7 +47,7 @@ class CallSink(Sink, Protocol):
     def request_views(self) -> list[memoryview]: ...
 
     def restart(self) -> None:
-        """Forget what a failed attempt stored; nothing of it was published."""
+        """Forget the bytes that a failed attempt stored; none of them was published."""
 
 
 class CallOwner(Protocol):
@@ -58,6 +61,9 @@ class CallOwner(Protocol):
     def completed(self, call: Call, reason: CloseReason, message: str) -> None: ...
 
     def failed(self, call: Call, failure: Failure) -> None: ...
+
+    def stopped(self, call: Call) -> None:
+        """The answer was not wanted any more; what came of it is there."""
 
 
 @dataclass(slots=True, weakref_slot=False)
@@ -108,13 +114,27 @@ class Call:
         else:
             self._start_connecting()
 
+    def start_stored(self) -> None:
+        """Send the request that is stored already, over a new connection."""
+        self._start_connecting()
+
+    def take_over(self, connection: UpstreamConnection) -> Exchange:
+        """Be in the middle of an exchange over this connection."""
+        self._connection = connection
+        self.exchange = self._make_exchange(connection)
+        connection.take_over(self.exchange)
+        return self.exchange
+
     def stop(self) -> None:
         """Give the engine back: its connection is closed at once, which is how engines learn of a cancel."""
+        if self._is_over:
+            return
         self._finish()
         if self._connect is not None:
             self._connect.cancel()
         if self.exchange is not None:
             self.exchange.abandon()
+        self.owner.stopped(self)
 
     def resume_reading(self) -> None:
         if self._connection is not None:
@@ -122,8 +142,11 @@ class Call:
 
     # Called by the exchange.
 
-    def answered(self, answer: Answer) -> None:
+    def began(self) -> None:
         self._cancel_deadline()
+        self.order = replace(self.order, plain_body=None)
+
+    def answered(self, answer: Answer) -> None:
         self.owner.answered(answer)
 
     def completed(self, reason: CloseReason, message: str) -> None:
@@ -140,7 +163,7 @@ class Call:
         if self._is_refusal_of_options(failure):
             self.upstream.refuses_stream_options = True
             self._used_plain_body = True
-            self._store_request()
+            self._store_request()  # it has room: it is shorter than the one whose place it takes
             self._retry()
             return
         self._finish()
@@ -154,6 +177,7 @@ class Call:
         headers = [*order.headers, (b"content-length", b"%d" % len(body))]
         head = encode_request_head(b"POST", self.upstream.base_path.encode() + order.target, headers)
         self.sink.store_request(head + body)
+        self.order = replace(order, body=b"")
 
     def _retry(self) -> None:
         """Once more, over a connection that is certainly fresh. Nothing has reached the client, and no token was generated."""
@@ -185,12 +209,16 @@ class Call:
     def _send(self, connection: UpstreamConnection) -> None:
         settings = self._shell.settings
         self._connection = connection
-        limits = (settings.max_event_bytes, settings.max_stream_bytes)
-        self.exchange = Exchange(self.sink, self.watch, self, self.order.expect, limits, connection)
+        self.exchange = self._make_exchange(connection)
         self._cancel_deadline()
         self._deadline = self._shell.clock.call_later(settings.first_byte_timeout_s, self._too_late)
         self.owner.sent(connection)
-        connection.send(self.exchange, self.sink.request_views())
+        # A copy, not views: a stream can end, and its blocks be another's, while the kernel has not taken all of its request.
+        connection.send(self.exchange, b"".join(self.sink.request_views()))
+
+    def _make_exchange(self, connection: UpstreamConnection) -> Exchange:
+        limits = (self._shell.settings.max_event_bytes, self._shell.settings.max_stream_bytes)
+        return Exchange(self.sink, self.watch, self, self.order.expect, limits, connection)
 
     def _too_late(self) -> None:
         self._deadline = None
@@ -200,7 +228,7 @@ class Call:
             exchange.abandon()
 
     def _is_refusal_of_options(self, failure: Failure) -> bool:
-        """Whether the engine refused what we had added (usage in the stream); then it is asked again without, once and for all."""
+        """Whether it refused what we had added (usage in the stream); then it is asked again without, and remembered."""
         return (
             self.order.plain_body is not None
             and not self._used_plain_body

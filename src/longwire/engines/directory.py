@@ -28,7 +28,8 @@ class Directory:
     def choose(self, model: str) -> Upstream:
         """The upstream for this model; several that list it take turns.
 
-        An upstream that lists no models takes any. One that is down is chosen only where no other serves the model: it may be back.
+        An upstream that lists no models takes any. One that is down is chosen only where no other serves the model: it may be
+        back.
 
         Raises:
             NoEngine: no upstream has been up yet.

@@ -4,6 +4,8 @@ What lives here: the response's head, its body's framing, and what each way of e
 What must not: sockets (transport.py), which upstream (pool.py), dialects.
 
 The hot path is :meth:`Exchange.receive` with one whole frame: a search or two in C, one append, one publish.
+
+Over 400 lines: the ways in which an answer ends are one table of cases, and a case that is looked for elsewhere is missed.
 """
 
 from __future__ import annotations
@@ -11,19 +13,18 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Protocol
 
-from ..wire.chunked import ChunkedDecoder, ChunkedError
+from ..wire.chunked import ChunkedError
 from ..wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame
-from ..wire.http1 import Http1Error, ResponseHead, parse_response_head
-from ..words.events import MAX_ENTRY_BYTES
+from ..wire.http1 import Http1Error, ResponseHead
 from ..words.reasons import CloseReason
 from .base import Answer, Failure, Sink, Verdict, Watch
+from .body import Body, Pieces
+from .head import HeadReader
 
-MAX_RESPONSE_HEAD_BYTES = 64 * 1024
-"""Engines and the proxies before them are allowed twice what clients are."""
 MAX_REFUSAL_BYTES = 64 * 1024
 """How much of an error body is kept for the client."""
-MAX_INTERIM_RESPONSES = 8
-"""1xx heads before the real one; RFC 9110 15.2 sets no bound, so an engine could send them for ever."""
+LOOK_BYTES = 64
+"""So much of a JSON answer is looked at before it is passed on: an error object shows itself by its first key."""
 DONE_BLOCK = b"data: [DONE]\n\n"
 
 
@@ -48,6 +49,9 @@ class Expect(IntEnum):
 class Owner(Protocol):
     """Who started the exchange and decides what its ending means for the stream."""
 
+    def began(self) -> None:
+        """The head is that of an answer: from here on nothing is asked a second time."""
+
     def answered(self, answer: Answer) -> None:
         """The answer is an opaque body; its bytes follow."""
 
@@ -71,9 +75,9 @@ class Link(Protocol):
 class Exchange:
     """Reads one answer from ``link`` into ``sink``; ``limits`` are the most bytes of an event and of a stream."""
 
-    __slots__ = ("_at_frame", "_chain", "_is_plain", 
-        "_chunks", "_framer", "_held", "_interim", "_length", "_link", "_open_length", "_open_start", "_sent_any", "expect",
-        "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
+    __slots__ = (
+        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_is_plain", "_link", "_pieces", "_sent_any",
+        "expect", "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -91,16 +95,31 @@ class Exchange:
         self._at_frame = False
         self._link: Link | None = link
         self._held = bytearray()
-        self._interim = 0
+        self._head_reader = HeadReader()
         self._framer: EventFramer | None = None
-        self._chunks: ChunkedDecoder | None = None
-        self._length: int | None = None
-        self._open_start = 0
-        self._open_length = 0
+        self._body = Body(False, None)
+        self._pieces = Pieces()
         self._sent_any = False
 
     def __repr__(self) -> str:
         return f"<Exchange {self.phase.name.lower()}>"
+
+    # Taking over.
+
+    def prime(self) -> None:
+        """Begin between two HTTP chunks and two events of a chunked event stream, as if all before had been read."""
+        self.head = ResponseHead(200, 1, [], None, chunked=True, keep_alive=False)
+        self.phase = Phase.EVENTS
+        self._framer = EventFramer(True, None, strip=self.watch.strips_fields, max_event_bytes=self.max_event_bytes)
+        self._framer.is_first = False
+        self._at_frame = True
+        self._sent_any = True
+        self.watch.prime()
+
+    def switch_sink(self, sink: Sink) -> None:
+        """Go on into another sink, whose chain holds what was read so far."""
+        self.sink = sink
+        self._chain = sink.chain
 
     # Bytes and the end of bytes.
 
@@ -126,14 +145,11 @@ class Exchange:
         elif self.phase is Phase.EVENTS:
             self._end_events(ended_cleanly=error is None and self._is_close_delimited())
         elif self.phase is Phase.REFUSAL:
-            self._finish_refusal(reusable=False)
+            self._finish_refusal(reusable=False, is_whole=error is None and self._is_close_delimited())
         elif error is None and self._is_close_delimited():
             self._complete_body(reusable=False)
         else:
-            self._over(False)
-            self.owner.completed(
-                CloseReason.UPSTREAM_RESET, "The engine's connection broke in the middle of its answer."
-            )
+            self._break(CloseReason.UPSTREAM_RESET, "The engine's connection broke in the middle of its answer.")
 
     def abandon(self) -> None:
         """Nobody wants the answer any more: let the connection go, unusable. Nothing is reported."""
@@ -142,10 +158,11 @@ class Exchange:
     # Inside: by phase.
 
     def _receive(self, data: bytes, at: int) -> None:
-        while data and self.phase is Phase.HEAD:
-            data, at = self._receive_head(data, at)
-        if not data:
-            return
+        if self.phase is Phase.HEAD:
+            used = self._receive_head(data)
+            if used == len(data):
+                return
+            data, at = data[used:], at + used
         if self.phase is Phase.EVENTS:
             self._receive_events(data, at)
         elif self.phase is Phase.BODY:
@@ -153,91 +170,99 @@ class Exchange:
         elif self.phase is Phase.REFUSAL:
             self._receive_refusal(data)
 
-    def _receive_head(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Take head bytes; return what lies behind the head, and where."""
+    def _receive_head(self, data: bytes) -> int:
+        """Take head bytes; return how many there were."""
         self.sink.note_first_byte()
-        before = len(self._held)
-        self._held += data
-        end = self._held.find(b"\r\n\r\n", max(0, before - 3))
-        if end < 0:
-            if len(self._held) > MAX_RESPONSE_HEAD_BYTES:
-                self._fail_protocol("The engine's response head is too large.")
-            elif not self._held.startswith(b"HTTP/1."[: len(self._held)]):
-                self._fail_protocol("The engine does not speak HTTP/1.1.")
-            return b"", at
-        head_bytes = bytes(self._held[: end + 4])
-        self._held.clear()
-        used = end + 4 - before
         try:
-            head = parse_response_head(head_bytes)
+            head, used = self._head_reader.feed(data)
         except Http1Error as exc:
             self._fail_protocol(exc.why)
-            return b"", at
-        if head.status < 200:
-            self._interim += 1
-            if self._interim > MAX_INTERIM_RESPONSES or head.status == 101:
-                self._fail_protocol("The engine sent interim responses without end.")
-                return b"", at
-        else:
-            self._begin(head, at + used)
-        return data[used:], at + used
+            return len(data)
+        if head is not None:
+            self._begin(head)
+        return used
 
-    def _begin(self, head: ResponseHead, at: int) -> None:
+    def _begin(self, head: ResponseHead) -> None:
         """The head is whole: choose how the body is read."""
         self.head = head
-        self._length = head.content_length
-        if head.status in (204, 304):
-            self._length = 0
+        length = 0 if head.status in (204, 304) else head.content_length
         media_type = (head.get(b"content-type") or b"").split(b";")[0].strip().lower()
         encoding = (head.get(b"content-encoding") or b"identity").lower()
         if encoding not in (b"identity", b""):
             self._fail_protocol(
                 f"The engine compressed its answer ({encoding.decode('latin-1')}) though identity was asked for."
             )
-        elif head.status >= 300:
-            self.phase = Phase.REFUSAL
-            self._chunks = ChunkedDecoder() if head.chunked else None
-            if self._length == 0:
-                self._finish_refusal(reusable=head.keep_alive)
-        elif media_type == b"text/event-stream" and self.expect is not Expect.JSON:
-            self.phase = Phase.EVENTS
-            self._framer = EventFramer(
-                head.chunked, self._length, strip=self.watch.strips_fields, max_event_bytes=self.max_event_bytes
-            )
-            self._at_frame = self._framer.at_boundary
-            if self._framer.done:
-                self._end_events(ended_cleanly=True)
-        elif self.expect is Expect.EVENTS or (self.expect is Expect.JSON and not media_type.endswith(b"json")):
-            self.phase = Phase.REFUSAL  # its body may say why
-            self._chunks = ChunkedDecoder() if head.chunked else None
-            if self._length == 0:
-                self._finish_refusal(reusable=head.keep_alive)
+        elif self._is_answer(head.status, media_type):
+            self.owner.began()
+            if media_type == b"text/event-stream" and head.status != 204:
+                self._begin_events(head)
+            else:
+                self._begin_body(head, length)
         else:
-            self._begin_body(head, at)
+            self.phase = Phase.REFUSAL  # whatever it is, its body may say why
+            self._body = Body(head.chunked, length)
+            if self._body.done:
+                self._finish_refusal(reusable=head.keep_alive)
+
+    def _is_answer(self, status: int, media_type: bytes) -> bool:
+        """Whether a head is that of what was asked for."""
+        if status >= 300:
+            return False
+        if self.expect is Expect.ANY:
+            return True
+        if self.expect is Expect.EVENTS:
+            return status != 204 and media_type == b"text/event-stream"
+        return status != 204 and media_type.endswith(b"json")
 
     # Events.
+
+    def _begin_events(self, head: ResponseHead) -> None:
+        self.phase = Phase.EVENTS
+        self._framer = EventFramer(
+            head.chunked, head.content_length, strip=self.watch.strips_fields, max_event_bytes=self.max_event_bytes
+        )
+        self._at_frame = self._framer.at_boundary
+        if self._framer.done:
+            self._end_events(ended_cleanly=True)
 
     def _receive_events(self, data: bytes, at: int) -> None:
         framer = self._framer
         assert framer is not None
         before = framer.at_boundary
+        fault: tuple[CloseReason, str] | None = None
         try:
-            found = framer.feed(data, at)
+            framer.feed(data, at)
         except ChunkedError as exc:
-            self._break(CloseReason.UPSTREAM_PROTOCOL, f"The engine's chunked coding broke: {exc}.")
-            return
+            fault = CloseReason.UPSTREAM_PROTOCOL, f"The engine's chunked coding broke: {exc}."
         except EventTooLarge as exc:
-            self._break(CloseReason.EVENT_TOO_LARGE, f"The engine sent an event that is too large: {exc}.")
-            return
-        self._at_frame = framer.at_boundary
-        if not self._take(found):
-            return
-        if found or (framer.at_boundary and not before):
-            self._publish(at + len(data) if framer.at_boundary else -1)
+            fault = CloseReason.EVENT_TOO_LARGE, f"The engine sent an event that is too large: {exc}."
+        found = framer.found
+        taken = self._take(found)
+        # A checkpoint says nothing of finishes seen: from the first on there are none any more, nor does a frame go the short way.
+        self._at_frame = taken and fault is None and framer.at_boundary and self.watch.is_fresh()
+        if fault is not None:
+            self._end_at_fault(taken, *fault)
+        elif taken:
+            self._go_on(at + len(data), bool(found) or (framer.at_boundary and not before))
+
+    def _end_at_fault(self, is_open: bool, reason: CloseReason, message: str) -> None:
+        """The engine's bytes went wrong. What came before is passed on, however the reads were cut (law 2)."""
+        if is_open:
+            self._publish(-1)
+            self._break(reason, message)
+        else:
+            self._over(False)  # behind the end marker: the answer is whole, but its connection is of no more use
+
+    def _go_on(self, end: int, has_news: bool) -> None:
+        """Everything up to offset ``end`` was taken, and the answer goes on if its body does."""
+        framer = self._framer
+        assert framer is not None
+        if has_news:
+            self._publish(end if framer.at_boundary else -1)
         if framer.done:
             self._end_events(ended_cleanly=True)
-        elif at + len(data) > self.max_stream_bytes:
-            self._overflow()
+        elif end > self.max_stream_bytes:
+            self._break(CloseReason.STREAM_TOO_LARGE, CloseReason.STREAM_TOO_LARGE.help)
 
     def _take(self, found: list[Found]) -> bool:
         """Append events; False if one of them ended the exchange."""
@@ -249,6 +274,10 @@ class Exchange:
                 continue
             if verdict is Verdict.ERROR:
                 self._fail_in_band()
+                return False
+            if verdict is Verdict.BROKEN:
+                self._publish(-1)
+                self._break(CloseReason.UPSTREAM_PROTOCOL, "The engine sent an event that is broken JSON.")
                 return False
             if verdict is Verdict.END:
                 self._end_at_marker(event)
@@ -269,21 +298,23 @@ class Exchange:
         if self.watch.saw_token():
             self.sink.note_first_token()
         if self._sent_any:
-            self.sink.publish(checkpoint)
+            self.sink.publish(checkpoint if self.watch.is_fresh() else -1)
 
     def _end_at_marker(self, marker: Found) -> None:
         """The end marker has come. It is passed on only if the answer is whole: an end that lies is worse than an error."""
         reason, _ = self.watch.outcome(True)
         if reason.is_success:
             self._append(marker)
-            self._publish(-1)
+        self._publish(-1)
         self._finish_events(reason)
 
     def _end_events(self, ended_cleanly: bool) -> None:
         """The body is over without an end marker."""
         framer = self._framer
         assert framer is not None
-        if not self._take(framer.close() if ended_cleanly else []):
+        # An event that nothing terminates may have been cut: it is passed on only if it can be seen to be whole.
+        last = [event for event in framer.close() if event.silent or self.watch.is_whole(event.block)]
+        if ended_cleanly and not self._take(last):
             return
         reason, owes_marker = self.watch.outcome(ended_cleanly)
         if reason.is_success and owes_marker:
@@ -296,13 +327,15 @@ class Exchange:
         """The answer is over. The connection can be reused if its body is read to the end, which may come with a later read."""
         framer, head = self._framer, self.head
         assert framer is not None and head is not None
-        reusable = framer.done and head.keep_alive
-        message = reason.help
+        reusable = framer.done and head.keep_alive and not framer.has_surplus
         if not self._sent_any:
             self._over(reusable)
-            self.owner.failed(
-                Failure(CloseReason.UPSTREAM_INCOMPLETE, "The engine ended its stream without sending anything.")
-            )
+            message = "The engine ended its stream without sending anything."
+            if reason is CloseReason.UPSTREAM_RESET:
+                message = "The engine's connection broke before it had sent anything."
+            else:
+                reason = CloseReason.UPSTREAM_INCOMPLETE
+            self.owner.failed(Failure(reason, message))
             return
         if not framer.done and reason.is_success and head.chunked:
             self.phase = Phase.OVER  # the last chunk usually comes a moment later
@@ -311,7 +344,7 @@ class Exchange:
             self._link.drain()
         else:
             self._over(reusable)
-        self.owner.completed(reason, message)
+        self.owner.completed(reason, reason.help)
 
     def drain(self, view: memoryview, count: int) -> None:
         """Bytes behind the end marker, read into a scratch buffer: only the last chunk is expected. Events are ignored."""
@@ -323,7 +356,7 @@ class Exchange:
             self._over(False)
             return
         if framer.done:
-            self._over(head.keep_alive)
+            self._over(head.keep_alive and not framer.has_surplus)
         elif framer.partial_bytes:
             self._over(False)
 
@@ -339,58 +372,64 @@ class Exchange:
 
     # Opaque bodies.
 
-    def _begin_body(self, head: ResponseHead, at: int) -> None:
+    def _begin_body(self, head: ResponseHead, length: int | None) -> None:
         self.phase = Phase.BODY
-        self._chunks = ChunkedDecoder() if head.chunked else None
-        self._open_start = at
-        self.owner.answered(Answer(head.status, head.headers, self._length))
-        if self._length == 0:
+        self._body = Body(head.chunked, length)
+        if self.expect is Expect.ANY:
+            self._pass_body(length)
+        if self._body.done:
             self._complete_body(head.keep_alive)
 
+    def _pass_body(self, length: int | None) -> None:
+        head = self.head
+        assert head is not None
+        self._sent_any = True
+        self.owner.answered(Answer(head.status, head.headers, length))
+
     def _receive_body(self, data: bytes, at: int) -> None:
-        """Entries of a body follow the upstream's own HTTP chunks, or have no framing to follow."""
         if at + len(data) > self.max_stream_bytes:
             self._break(CloseReason.STREAM_TOO_LARGE, CloseReason.STREAM_TOO_LARGE.help)
             return
-        if self._chunks is None:
-            self._receive_sized_body(data, at)
-            return
-        try:
-            spans = self._chunks.feed(data)
-        except ChunkedError as exc:
-            self._break(CloseReason.UPSTREAM_PROTOCOL, f"The engine's chunked coding broke: {exc}.")
-            return
+        body = self._body
+        spans, fault = body.feed(data)
         for start, end in spans:
-            self._extend_piece(at + start, end - start)
-            if not self._chunks.is_in_data or end < len(data):
-                self._close_piece()
-        self.sink.publish(-1)
-        if self._chunks.done:
-            self._complete_body(self.head is not None and self.head.keep_alive and self._chunks.consumed == len(data))
+            self._pieces.add(at + start, end - start, ends=not body.is_within_chunk or end < len(data))
+            if not self._sent_any:
+                self._held += data[start:end]
+        if not self._sent_any and len(self._held) >= LOOK_BYTES:
+            self._look_at_body()
+        if self.phase is Phase.BODY and self._sent_any:
+            self._pieces.pass_on(self.sink)
+            self.sink.publish(-1)
+        if fault is not None:
+            self._break(CloseReason.UPSTREAM_PROTOCOL, f"The engine's chunked coding broke: {fault}.")
+        elif body.done:
+            self._finish_body()
 
-    def _receive_sized_body(self, data: bytes, at: int) -> None:
-        length = len(data) if self._length is None else min(len(data), self._length)
-        self.sink.append_plain(at, length)
-        self.sink.publish(-1)
-        if self._length is not None:
-            self._length -= length
-            if not self._length:
-                self._complete_body(self.head is not None and self.head.keep_alive and length == len(data))
+    def _look_at_body(self) -> None:
+        """Decide by an answer's first bytes whether it is one: engines send their errors with a 200, too."""
+        if self.watch.begins_error(bytes(self._held)):
+            self.phase = Phase.REFUSAL
+        else:
+            self._held.clear()
+            self._pass_body(self.head.content_length if self.head is not None else None)
 
-    def _extend_piece(self, at: int, length: int) -> None:
-        if not self._open_length:
-            self._open_start = at
-        self._open_length += length
-        if self._open_length >= MAX_ENTRY_BYTES >> 1:
-            self._close_piece()
-
-    def _close_piece(self) -> None:
-        if self._open_length:
-            self.sink.append_plain(self._open_start, self._open_length)
-            self._open_length = 0
+    def _finish_body(self) -> None:
+        assert self.head is not None
+        reusable = self.head.keep_alive and not self._body.has_surplus
+        if self.phase is Phase.BODY:
+            self._complete_body(reusable)
+        else:
+            self._finish_refusal(reusable)
 
     def _complete_body(self, reusable: bool) -> None:
-        self._close_piece()
+        if not self._sent_any:
+            self._look_at_body()
+        if self.phase is Phase.REFUSAL:
+            self._finish_refusal(reusable)
+            return
+        self._pieces.close()
+        self._pieces.pass_on(self.sink)
         self.sink.publish(-1)
         self._over(reusable)
         self.owner.completed(CloseReason.COMPLETED, "")
@@ -399,23 +438,16 @@ class Exchange:
 
     def _receive_refusal(self, data: bytes) -> None:
         """An error body: kept within a bound, whatever its framing."""
-        if self._chunks is not None:
-            try:
-                spans = self._chunks.feed(data)
-            except ChunkedError:
-                self._finish_refusal(reusable=False)
-                return
-            data = b"".join(data[start:end] for start, end in spans)
-        self._held += data[: MAX_REFUSAL_BYTES - len(self._held)]
-        if self._length is not None:
-            self._length -= len(data)
-        is_whole = self._chunks.done if self._chunks is not None else self._length is not None and self._length <= 0
-        if is_whole:
-            self._finish_refusal(reusable=self.head is not None and self.head.keep_alive and self._length in (0, None))
-        elif len(self._held) >= MAX_REFUSAL_BYTES:
-            self._finish_refusal(reusable=False)
+        spans, fault = self._body.feed(data)
+        for start, end in spans:
+            self._held += data[start:end]
+        del self._held[MAX_REFUSAL_BYTES:]
+        if self._body.done:
+            self._finish_body()
+        elif fault is not None or len(self._held) == MAX_REFUSAL_BYTES:
+            self._finish_refusal(reusable=False, is_whole=False)
 
-    def _finish_refusal(self, reusable: bool) -> None:
+    def _finish_refusal(self, reusable: bool, is_whole: bool = True) -> None:
         head = self.head
         assert head is not None
         body = bytes(self._held)
@@ -425,10 +457,14 @@ class Exchange:
             reason = CloseReason.UPSTREAM_REFUSED if head.status < 500 else CloseReason.UPSTREAM_FAILED
             keep = [(k, v) for k, v in head.headers if k in (b"retry-after", b"www-authenticate")]
             self.owner.failed(Failure(reason, "", head.status, body, content_type, keep))
-            return
-        shown = content_type.decode("latin-1") or "no content type"
-        message = f"The engine answered {head.status} with {shown} where that cannot be its answer."
-        self.owner.failed(Failure(CloseReason.UPSTREAM_PROTOCOL, message, body=body, content_type=content_type))
+        elif self.watch.reads_error(body):
+            self.owner.failed(
+                Failure(CloseReason.UPSTREAM_ERROR_EVENT, self.watch.error_message, self.watch.error_status, body)
+            )
+        else:
+            shown = content_type.decode("latin-1") or "no content type"
+            message = f"The engine answered {head.status} with {shown} where that cannot be its answer."
+            self.owner.failed(Failure(CloseReason.UPSTREAM_PROTOCOL, message, body=body, content_type=content_type))
 
     # Ends.
 
@@ -437,7 +473,7 @@ class Exchange:
         return head is not None and not head.chunked and head.content_length is None
 
     def _fail_in_head(self, error: Exception | None) -> None:
-        nothing = not self._held and not self._interim
+        nothing = self._head_reader.is_untouched
         self._over(False)
         how = "closed" if error is None else "broke"
         message = f"The engine {how} the connection before it answered."
@@ -450,13 +486,10 @@ class Exchange:
     def _break(self, reason: CloseReason, message: str) -> None:
         """End in mid-answer through our own decision or the engine's bad bytes."""
         self._over(False)
-        if self._sent_any or self.phase is Phase.BODY or self._framer is None:
+        if self._sent_any:
             self.owner.completed(reason, message)
         else:
             self.owner.failed(Failure(reason, message))
-
-    def _overflow(self) -> None:
-        self._break(CloseReason.STREAM_TOO_LARGE, CloseReason.STREAM_TOO_LARGE.help)
 
     def _over(self, reusable: bool) -> None:
         self.phase = Phase.OVER

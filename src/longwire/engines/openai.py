@@ -3,33 +3,37 @@
 What lives here: the watch over chat and completion events, and the one for anything else that is relayed.
 What must not: sockets, framing, what clients get (dialects).
 
-Per event nothing is parsed: an ordinary delta is recognised by where ``finish_reason":null`` stands in its bytes. A quote inside a
-JSON string is always escaped, so no model output can imitate that key. All else (the first deltas, a finish, usage, an error, the end
-marker, engines that leave the key out) is parsed.
+Per event nothing is parsed: an ordinary delta is recognised by where ``"finish_reason":null`` stands in its bytes. A quote
+inside a JSON string is always escaped, so no model output can imitate that key. All else (the first deltas, a finish, usage, an
+error, the end marker, engines that leave the key out) is parsed.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from ..wire.sse import parse_event
 from ..words.reasons import CloseReason
 from .base import Verdict
 
-_FINISH_KEY = b'finish_reason":'
+_FINISH_KEY = b'"finish_reason":'
 _NULLS = (b"null", b" null")
 _KEY_BYTES = len(_FINISH_KEY)
 _DONE = b"[DONE]"
+_ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
 MAX_ERROR_TEXT_CHARS = 2000
 """An engine's words are passed on, within reason."""
+NO_WORDS = "The engine reported an error without words."
 
 
 class ChatWatch:
     """Watches ``/v1/chat/completions`` and ``/v1/completions`` streams.
 
-    ``choices`` is how many finishes make the answer whole; ``hides_usage`` is set where the gateway asked for usage and the client did not.
+    ``choices`` is how many finishes make the answer whole; ``hides_usage`` is set where the gateway asked for usage and the
+    client did not.
     """
 
     __slots__ = (
@@ -61,17 +65,28 @@ class ChatWatch:
     def saw_token(self) -> bool:
         return self._saw_token
 
+    def is_fresh(self) -> bool:
+        return self._saw_token and not self._finished
+
+    def prime(self) -> None:
+        self._saw_token = True
+
     def read(self, block: bytes) -> Verdict:
-        data = parse_event(block).data or b""
-        if data.strip() == _DONE:
+        fields = parse_event(block)
+        data = (fields.data or b"").strip()
+        if data == _DONE:
             self._done = True
             self.tokenless += 1
             return Verdict.END
         event = _parse_object(data)
         if event is None:
-            return Verdict.PASS
+            # A ping that is no JSON object (``data: ""``) would crash clients and says nothing; half an object would have said it.
+            return Verdict.BROKEN if data.startswith(b"{") else Verdict.HIDE
+        if fields.event == b"error" or is_error(event):
+            self.error_message, self.error_status = describe_error(event)
+            return Verdict.ERROR
         if "choices" not in event:
-            return self._read_error(event)
+            return Verdict.PASS
         usage = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
@@ -88,6 +103,19 @@ class ChatWatch:
         self._saw_token = self._saw_token or saw_before
         return Verdict.PASS
 
+    def is_whole(self, block: bytes) -> bool:
+        return _is_whole(block)
+
+    def begins_error(self, start: bytes) -> bool:
+        return _ERROR_START.match(start) is not None
+
+    def reads_error(self, body: bytes) -> bool:
+        answer = _parse_object(body)
+        if answer is None or not is_error(answer):
+            return False
+        self.error_message, self.error_status = describe_error(answer)
+        return True
+
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
         if len(self._finished) >= self.choices:
             return CloseReason.COMPLETED, not self._done
@@ -100,17 +128,9 @@ class ChatWatch:
         fields = delta if isinstance(delta, dict) else choice
         if choice.get("text") or any(fields.get(name) for name in _TOKEN_FIELDS):
             self._saw_token = True
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):  # some servers send "" where others send null
             index = choice.get("index", 0)
             self._finished.add(index if isinstance(index, int) else 0)
-
-    def _read_error(self, event: dict[str, Any]) -> Verdict:
-        """An error object has several shapes: OpenAI's ``{"error": …}``, vLLM's ``{"object": "error", …}``."""
-        error = event.get("error")
-        if error is None and event.get("object") != "error":
-            return Verdict.PASS
-        self.error_message, self.error_status = describe_error(event)
-        return Verdict.ERROR
 
 
 class RelayWatch:
@@ -132,30 +152,56 @@ class RelayWatch:
     def saw_token(self) -> bool:
         return self._saw
 
+    def is_fresh(self) -> bool:
+        return self._saw
+
+    def prime(self) -> None:
+        self._saw = True
+
     def read(self, block: bytes) -> Verdict:
         self._saw = True
         return Verdict.PASS
+
+    def is_whole(self, block: bytes) -> bool:
+        return _is_whole(block)
+
+    def begins_error(self, start: bytes) -> bool:
+        return False
+
+    def reads_error(self, body: bytes) -> bool:
+        return False
 
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
         return (CloseReason.COMPLETED if ended_cleanly else CloseReason.UPSTREAM_RESET), False
 
 
+def is_error(event: dict[str, Any]) -> bool:
+    """Whether a JSON object is an engine's error: OpenAI's ``{"error": …}``, vLLM's ``{"object": "error", …}``.
+
+    Beside choices it counts too (OpenRouter ends a broken stream so), but an empty or null ``error`` is none.
+    """
+    return bool(event.get("error")) or (event.get("object") == "error" and "choices" not in event)
+
+
 def describe_error(event: dict[str, Any]) -> tuple[str, int]:
     """``(message, status)`` of an engine's error object; status 0 where it names none."""
-    error = event.get("error", event)
+    error = event.get("error") or event
     if isinstance(error, str):
         return error[:MAX_ERROR_TEXT_CHARS], 0
     if not isinstance(error, dict):
-        return "The engine reported an error without words.", 0
-    message = (
-        error.get("message")
-        or error.get("detail")
-        or error.get("code")
-        or "The engine reported an error without words."
-    )
+        return NO_WORDS, 0
+    message = error.get("message") or error.get("detail") or error.get("code") or NO_WORDS
     code = error.get("code", error.get("status"))
     status = code if isinstance(code, int) and 400 <= code <= 599 else 0
     return str(message)[:MAX_ERROR_TEXT_CHARS], status
+
+
+def words_of(body: bytes) -> str:
+    """What an error body says, in one line: the message of its error object, or its text."""
+    answer = _parse_object(body)
+    if answer is not None and (is_error(answer) or "message" in answer or "detail" in answer):
+        return describe_error(answer)[0]
+    return " ".join(body.decode("utf-8", "replace").split())[:MAX_ERROR_TEXT_CHARS] or "no words"
 
 
 def usage_of_body(body: bytes) -> dict[str, Any] | None:
@@ -163,6 +209,34 @@ def usage_of_body(body: bytes) -> dict[str, Any] | None:
     answer = _parse_object(body)
     usage = answer.get("usage") if answer else None
     return usage if isinstance(usage, dict) else None
+
+
+def usage_of_event(block: bytes) -> dict[str, Any] | None:
+    """The ``usage`` object that an event carries, at its top or in the response or message that it tells of."""
+    if b'"usage"' not in block:
+        return None
+    event = _parse_object(parse_event(block).data or b"") or {}
+    for holder in (event, event.get("response"), event.get("message")):
+        usage = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            return usage
+    return None
+
+
+def most_usage(told: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The latest of several ``usage`` objects of one answer: counts only grow. Of equal ones, the first."""
+    return max((usage for usage in told if usage), key=_completion_tokens, default=None)
+
+
+def _completion_tokens(usage: dict[str, Any]) -> int:
+    count = usage.get("completion_tokens", usage.get("output_tokens"))
+    return count if isinstance(count, int) else 0
+
+
+def _is_whole(block: bytes) -> bool:
+    """Whether an event's data is the end marker or one JSON object to its last brace."""
+    data = (parse_event(block).data or b"").strip()
+    return data == _DONE or _parse_object(data) is not None
 
 
 def _parse_object(data: bytes) -> dict[str, Any] | None:

@@ -14,6 +14,9 @@ from ..words.clock import Clock
 from ..words.settings import EngineSettings, Settings
 from .transport import UpstreamConnection
 
+MAX_DRAIN_PURGES = 2
+"""So many purges (one per probe) is the end of a body waited for behind its end marker; it usually takes microseconds."""
+
 
 class ConnectFailed(Exception):
     """No connection: refused, unreachable, not in time, or a TLS failure."""
@@ -78,7 +81,7 @@ class Upstream:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self._freed, self._lost),
+                    lambda: UpstreamConnection(self.freed, self.lost),
                     self.host,
                     self.port,
                     ssl=self._tls,
@@ -94,8 +97,17 @@ class Upstream:
         self._busy.add(connection)
         return connection
 
+    def take_over(self, connection: UpstreamConnection) -> None:
+        """Count a connection that was made by a process that has died."""
+        self._busy.add(connection)
+
     def purge_nowait(self) -> None:
-        """Close idle connections that the engine may close any moment."""
+        """Close idle connections that the engine may close any moment, and those whose answer's body never ends."""
+        for connection in list(self._busy):
+            if connection.drains_since_purge > MAX_DRAIN_PURGES:
+                connection.close()
+            elif connection.drains_since_purge:
+                connection.drains_since_purge += 1
         oldest = self._clock.now() - self._settings.upstream_keep_alive_s
         for connection in self._idle:
             if connection.idle_since < oldest:
@@ -112,7 +124,8 @@ class Upstream:
         """Connections by state."""
         return {"idle": len(self._idle), "busy": len(self._busy), "connecting": self.connecting}
 
-    def _freed(self, connection: UpstreamConnection, reusable: bool) -> None:
+    def freed(self, connection: UpstreamConnection, reusable: bool) -> None:
+        """An exchange has let a connection go."""
         self._busy.discard(connection)
         if reusable and len(self._idle) < self._settings.max_upstream_idle and self._settings.upstream_keep_alive_s:
             connection.idle_since = self._clock.now()
@@ -120,7 +133,8 @@ class Upstream:
         else:
             connection.close()
 
-    def _lost(self, connection: UpstreamConnection) -> None:
+    def lost(self, connection: UpstreamConnection) -> None:
+        """A connection has closed."""
         self._busy.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)

@@ -68,6 +68,8 @@ class _Collector:
 
     def note_first_token(self) -> None: ...
 
+    def began(self) -> None: ...
+
     def answered(self, answer: Answer) -> None: ...
 
     def completed(self, reason: CloseReason, message: str) -> None:
@@ -129,12 +131,13 @@ class Prober:
         if upstream.engine.api_key:
             headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
         request = encode_request_head(b"GET", upstream.base_path.encode() + b"/v1/models", headers)
-        connection = upstream.take_idle() or await upstream.wait_connection()
+        # A connection of its own: a pooled one that the engine has just closed would make a healthy engine look down.
+        connection = await upstream.wait_connection()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         collector = _Collector(done)
         limits = (MAX_MODEL_LIST_BYTES, MAX_MODEL_LIST_BYTES)
         exchange = Exchange(collector, RelayWatch(), collector, Expect.JSON, limits, connection)
-        connection.send(exchange, [memoryview(request)])
+        connection.send(exchange, request)
         try:
             return await done
         finally:

@@ -21,11 +21,14 @@ _SCRATCH = memoryview(bytearray(16 * 1024))
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """A pooled connection. ``on_free(connection, reusable)`` is called when an exchange lets it go, ``on_lost`` when it closes."""
+    """A pooled connection.
+
+    ``on_free(connection, reusable)`` is called when an exchange lets it go, ``on_lost(connection)`` when it closes.
+    """
 
     __slots__ = (
-        "_drained_bytes", "_chain", "_on_free", "_on_lost", "_view", "exchange", "exchanges", "idle_since", "is_closed",
-        "read_bytes", "transport", "written_bytes",
+        "_chain", "_drained_bytes", "_on_free", "_on_lost", "_view", "drains_since_purge", "exchange", "exchanges", "idle_since",
+        "is_closed", "read_bytes", "transport", "written_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +39,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._view = _SCRATCH
         self._chain: Store | None = None
         self._drained_bytes = 0
+        self.drains_since_purge = 0
+        """Not 0 while only the end of a body is waited for; the pool counts on, and gives up on a body that does not end."""
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
         self.exchanges = 0
@@ -52,25 +57,39 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     @property
     def fd(self) -> int:
-        """The descriptor, for the streams table; -1 where there is none of our own (TLS)."""
-        if self.transport is None or self.transport.get_extra_info("ssl_object") is not None:
+        """The descriptor, for the streams table; -2 under TLS, whose state is not in the socket."""
+        if self.transport is None:
             return -1
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return -2
         sock = self.transport.get_extra_info("socket")
         return sock.fileno() if sock is not None else -1
 
-    def send(self, exchange: Exchange, parts: list[memoryview]) -> None:
-        """Start an exchange: send its request, and from now on receive into its sink.
-
-        ``parts`` may be views of the arena: they must stay until the exchange is over.
-        """
+    def send(self, exchange: Exchange, request: bytes) -> None:
+        """Start an exchange: send its request, and from now on receive into its sink."""
         assert self.exchange is None and self.transport is not None, "one exchange at a time"
         self.exchange = exchange
         self.exchanges += 1
         self._chain = exchange.sink.chain
         self._drained_bytes = 0
-        for part in parts:
-            self.written_bytes += len(part)
-        self.transport.writelines(parts)
+        self.drains_since_purge = 0
+        self.written_bytes += len(request)
+        self.transport.write(request)
+
+    def take_over(self, exchange: Exchange) -> None:
+        """Be in the middle of an exchange whose process has died; its transport comes later."""
+        self.exchange = exchange
+        self.exchanges = 1
+        self._chain = exchange.sink.chain
+
+    def go_on(self, rest: list[memoryview]) -> None:
+        """Send the rest of a request that had been sent in part, and receive on."""
+        assert self.transport is not None and self.exchange is not None
+        if self._chain is not None:
+            self._chain = self.exchange.sink.chain
+        if rest:
+            self.written_bytes += sum(len(part) for part in rest)
+            self.transport.write(b"".join(rest))  # a copy, as in Call: blocks may go before the kernel has taken all
 
     def resume_reading(self) -> None:
         """Go on after the sink was full."""
@@ -88,10 +107,18 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def release(self, reusable: bool) -> None:
         self.exchange = None
         self._chain = None
-        self._on_free(self, reusable and not self.is_closed)
+        self._on_free(self, reusable and not self.is_closed and self._has_sent_all)
 
     def drain(self) -> None:
         self._chain = None
+        self.drains_since_purge = 1
+        if not self._has_sent_all and self.exchange is not None:
+            self.exchange.abandon()
+
+    @property
+    def _has_sent_all(self) -> bool:
+        """The request is with the kernel. An engine that answers without reading it may never read what comes next either."""
+        return self.transport is not None and not self.transport.get_write_buffer_size()
 
     # Called by the loop.
 
@@ -117,6 +144,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._ended(None)
+        if self.transport is not None:
+            self.transport.abort()  # closing would wait for an engine that has said goodbye to read the rest of its request
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,8 +164,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             exchange.ended(error)
 
     def _receive_stray(self, nbytes: int) -> None:
-        """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step with
-        us, and its connection must not be used again."""
+        """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step
+        with us, and its connection must not be used again."""
         exchange = self.exchange
         if exchange is None:
             self.close()

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..streams.arena import ArenaFull, Chain, Use
 from ..streams.doors import Door
-from ..streams.stream import Stream
+from ..streams.stream import State, Stream
 from ..streams.subscriber import Subscriber
-from ..streams.tables import MAX_STORED_HEAD_BYTES, ConnectionRow, pack_connection
+from ..streams.tables import COUNT_BITS, COUNT_MASK, MAX_STORED_HEAD_BYTES, ConnectionRow, pack_connection
 from ..wire.http1 import CONTINUE, NEED_DATA, PAUSED, Headers, Http1Error, RequestHead, RequestReader
 from ..words.errors import (
     BadHttp,
@@ -46,6 +46,10 @@ _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
 
 
+class AdoptionError(Exception):
+    """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
+
+
 class Phase:
     """What the connection waits for; stored in its row."""
 
@@ -56,18 +60,30 @@ class Phase:
     CLOSING = 4
 
 
+class Answered(NamedTuple):
+    """The current or last response, as far as an adopter must know it; the fields are those of :class:`ConnectionRow`."""
+
+    stream: int = -1
+    stream_id: bytes = bytes(16)
+    door: int = 0
+    start_position: int = 0
+    written_base: int = 0
+    answer_bytes: int = 0
+    head: bytes = b""
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """Reads requests one after the other and has each answered before the next is looked at."""
 
     __slots__ = (
-        "_answered_head", "_flushing", "_input", "_is_reading_paused", "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline",
+        "_answered", "_flushing", "_input", "_is_reading_paused", "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline",
         "handlers", "head", "keep_alive", "listener", "loop", "pending", "phase", "read_bytes", "speaks_1_1", "stuck_since",
         "surplus", "transport", "word", "words", "writer", "written_bytes",
     )  # fmt: skip
 
     transport: asyncio.Transport
 
-    def __init__(self, listener: Listener, handlers: Handlers) -> None:
+    def __init__(self, listener: Listener, handlers: Handlers, row: int | None = None) -> None:
         settings = listener.settings
         self.listener = listener
         self.handlers = handlers
@@ -89,11 +105,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(settings.max_head_bytes, settings.max_body_bytes)
         self._input: Chain | None = None
         self._view = _SCRATCH
-        self._row: int | None = None
+        self._row = row
         self._task: asyncio.Task[None] | None = None
         self._flushing: list[tuple[int, Subscriber]] = []
         self._is_reading_paused = False
-        self._answered_head = b""
+        self._answered = Answered()
 
     def __repr__(self) -> str:
         return f"<ClientConnection phase {self.phase}, {self.read_bytes} read, {self.written_bytes} written, {self.writer!r}>"
@@ -103,7 +119,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
         self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
-        self._row = self.listener.add(self)
+        self._row = self.listener.add(self, self._row)
         if self._row is not None:
             self.word = self.listener.table.word_index(self._row)
         self._wait(Phase.IDLE, self.listener.settings.head_timeout_s)
@@ -198,8 +214,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         extra = pending.headers if pending is not None else []
         self.count_response(route or (pending.route if pending is not None else "other"), status)
         send_body = head is None or head.method != "HEAD"
-        self.write(whole_response(status, [*headers, *extra, *self.connection_header()], body, send_body=send_body))
+        answer = whole_response(status, [*headers, *extra, *self.connection_header()], body, send_body=send_body)
+        self._note_answer(answer)
+        self.write(answer)
         self.response_done()
+
+    def _note_answer(self, answer: bytes) -> None:
+        """A whole response that reads no stream is stored itself, if it is short enough: an adopter may have to send its end."""
+        kept = answer if len(answer) <= MAX_STORED_HEAD_BYTES else b""
+        self._answered = Answered(written_base=self.written_bytes, answer_bytes=len(answer), head=kept)
 
     def refuse(self, error: LongwireError, *, close: bool = False, status: int = 0) -> None:
         """Answer with an error. ``close``: what follows on this connection cannot be trusted or is not wanted."""
@@ -215,8 +238,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         subscriber = Subscriber(stream, writer, door, position)
         writer.subscriber = subscriber
         self.writer = writer
-        self.store_row()
+        self.words[self.word] = 0
+        self._answered = Answered(stream.row, stream.id, door, position, self.written_bytes)
         stream.attach(subscriber)
+        if stream.state is State.OPENING:
+            self.store_row()  # otherwise the head has been sent, and the row stored with it
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Do something that takes time before the response can begin; cancelled if the client leaves."""
@@ -240,7 +266,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.head = None
         self.pending = None
         self._task = None
-        self._answered_head = b""
         if not self.keep_alive:
             self._close_gently()
             return
@@ -383,32 +408,114 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # The row.
 
-    def store_head(self, head: bytes) -> None:
+    def store_head(self, head: bytes, door: Door) -> None:
         """Keep the response head as sent: an adopter must send the very same bytes."""
-        self._answered_head = head if len(head) <= MAX_STORED_HEAD_BYTES else b""
+        kept = head if len(head) <= MAX_STORED_HEAD_BYTES else b""
+        self._answered = self._answered._replace(head=kept, answer_bytes=len(head), door=door)
         self.store_row()
 
     def store_row(self) -> None:
         """Write what a process would need to take this connection over: once per change of phase, never per event."""
         if self._row is None:
             return
-        subscriber = self.writer.subscriber if self.writer is not None else None
         chain = self._input
-        self.listener.table.write(
-            self._row,
-            pack_connection(
-                ConnectionRow(
-                    fd=self.listener.fd_of(self.transport),
-                    phase=self.phase,
-                    stream=subscriber.stream.row if subscriber is not None else -1,
-                    door=subscriber.door if subscriber is not None else 0,
-                    written_base=self.written_bytes,
-                    read_base=self.read_bytes - (chain.end if chain is not None else 0),
-                    input_block=chain.first if chain is not None else 0,
-                    first_seq_position=subscriber.position if subscriber is not None else 0,
-                    keep_alive=int(self.keep_alive),
-                    eof=0,
-                    head=self._answered_head,
-                )
-            ),
+        answered = self._answered
+        row = ConnectionRow(
+            fd=self.listener.fd_of(self.transport),
+            phase=self.phase,
+            stream=answered.stream,
+            stream_id=answered.stream_id,
+            door=answered.door,
+            start_position=answered.start_position,
+            written_base=answered.written_base,
+            answer_bytes=answered.answer_bytes,
+            read_base=self.read_bytes - (chain.end if chain is not None else 0),
+            input_block=chain.first if chain is not None else 0,
+            keep_alive=int(self.keep_alive),
+            eof=0,
+            head=answered.head,
         )
+        self.listener.table.write(self._row, pack_connection(row))
+
+    # Taking over.
+
+    def take_over(self, row: ConnectionRow, checkpoint: int, read: int, written: int, stream: Stream | None) -> None:
+        """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
+
+        ``checkpoint`` is the reader's word, ``read`` and ``written`` are the kernel's counts, ``stream`` is the row's if it lives.
+        """
+        self.read_bytes, self.written_bytes, self.keep_alive = read, row.written_base, bool(row.keep_alive)
+        if row.input_block:
+            stored = (row.input_block, read - row.read_base)
+            self._input = Chain(self.listener.arena, Use.INPUT, stored=stored)
+            self._reader.receive_data(self._input.read(0, self._input.end))
+        self._answered = Answered(
+            row.stream, row.stream_id, row.door, row.start_position, row.written_base, row.answer_bytes, row.head
+        )
+        sent = written - row.written_base
+        try:
+            if row.phase == Phase.ANSWERING:
+                self._read_answered_request()
+            if stream is not None and (row.head or row.phase == Phase.ANSWERING):
+                self._take_over_response(row, checkpoint, sent, stream)
+            else:
+                self._take_over_whole(row, sent)
+        except (Http1Error, LongwireError, AdoptionError):
+            self.abort()
+        else:
+            self.store_row()
+
+    def _read_answered_request(self) -> None:
+        """Consume the request that is being answered; the same bytes were good before.
+
+        Raises:
+            Http1Error: they are not what they were.
+        """
+        head = self._reader.next_event()
+        assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
+        self.head, self.speaks_1_1 = head, head.minor == 1
+        self.pending = self.handlers.prepare(head, self)
+        self._reader.next_event()
+        self.phase = Phase.ANSWERING
+
+    def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
+        """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
+        if not row.head:
+            if sent or self.pending is None:
+                raise AdoptionError("the response head was not stored")
+            self.attach(stream, Door(row.door), row.start_position)
+            return
+        offset, position = checkpoint >> COUNT_BITS, checkpoint & COUNT_MASK
+        if not offset:
+            position = row.start_position
+        route = self.pending.route if self.pending is not None else "other"
+        writer = Writer(self, route, [])
+        writer.take_over(offset, sent - offset)
+        subscriber = Subscriber(stream, writer, Door(row.door), position)
+        writer.subscriber = subscriber
+        self.writer = writer
+        self.phase = Phase.ANSWERING
+        self.speaks_1_1 = bool(row.door & Door.FRAMED) or self.speaks_1_1
+        if not offset:
+            writer.send([row.head], len(row.head))
+        subscriber.take_over()
+        stream.attach(subscriber)
+
+    def _take_over_whole(self, row: ConnectionRow, sent: int) -> None:
+        """Send the end of a response that reads no stream, then go on with the requests."""
+        missing = row.answer_bytes - sent if row.stream < 0 else 0
+        if missing > 0:
+            if len(row.head) != row.answer_bytes:
+                raise AdoptionError("the response was not stored whole")
+            self.transport.write(row.head[-missing:])
+        self.written_bytes += row.answer_bytes
+        if not self.keep_alive:
+            self._close_gently()
+        elif self.phase == Phase.ANSWERING:
+            self.phase = Phase.HEAD
+            self._serve(b"")
+        else:
+            self._wait(
+                Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
+            )
+            self._advance()

@@ -52,15 +52,15 @@ class Listener:
         )
         self.clock.call_later(self._tick_s, self._tick)
 
-    def add(self, connection: ClientConnection) -> int | None:
-        """Count a new connection; returns its row, or None where it will not be adopted."""
+    def add(self, connection: ClientConnection, row: int | None) -> int | None:
+        """Count a new connection; returns its row (the one it was taken over with), or None where it will not be adopted."""
         self.connections.add(connection)
         surplus = len(self.connections) - self.settings.max_connections
         if surplus > SURPLUS_CONNECTIONS:
             connection.abort()
             return None
         connection.surplus = surplus > 0
-        return self.table.take()
+        return self.table.take() if row is None else row
 
     def remove(self, connection: ClientConnection, row: int | None) -> None:
         """A connection is gone."""

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 class Writer:
     """Writes one stream's response. Its connection makes it, tells it of pauses, and forgets it when it is done."""
 
-    __slots__ = ("_connection", "_transport", "_word", "_words", "extra_headers", "route", "sent_bytes", "subscriber")
+    __slots__ = (
+        "_connection",
+        "_skip_bytes",
+        "_transport",
+        "_word",
+        "_words",
+        "extra_headers",
+        "route",
+        "sent_bytes",
+        "subscriber",
+    )
 
     def __init__(self, connection: ClientConnection, route: str, extra_headers: Headers) -> None:
         self._connection = connection
@@ -33,6 +43,7 @@ class Writer:
         self._words = connection.words
         self._word = connection.word
         self.sent_bytes = 0
+        self._skip_bytes = 0
         self.route = route
         self.extra_headers = extra_headers
         self.subscriber: Subscriber | None = None
@@ -51,7 +62,7 @@ class Writer:
                 *self._common(stream),
             ]
             connection.count_response(self.route, refusal.status)
-            self._send_head(whole_response(refusal.status, headers, refusal.body))
+            self._send_head(whole_response(refusal.status, [*headers], refusal.body))
             connection.response_done()
             return False
         if stream.kind is Kind.BODY:
@@ -69,7 +80,8 @@ class Writer:
         subscriber.door = (
             Door.BARE if head.content_length is not None or not self._connection.speaks_1_1 else Door.FRAMED
         )
-        headers = [*headers_from_engine(head.headers), *self._common(stream), *self._framing(head.content_length)]
+        framing = self._framing(head.content_length) if head.status != 204 else []  # RFC 9110 8.6: a 204 has no length
+        headers = [*headers_from_engine(head.headers), *self._common(stream), *framing]
         self._connection.count_response(self.route, head.status)
         self._send_head(encode_response_head(head.status, headers))
 
@@ -85,8 +97,14 @@ class Writer:
         self._connection.keep_alive = False
         return []
 
+    def take_over(self, offset: int, skip: int) -> None:
+        """Begin at ``offset`` of the response; of what is sent from there, the kernel has the first ``skip`` bytes already."""
+        self.sent_bytes = offset
+        self._skip_bytes = skip
+
     def _send_head(self, head: bytes) -> None:
-        self._connection.store_head(head)
+        assert self.subscriber is not None
+        self._connection.store_head(head, self.subscriber.door)
         self.send([head], len(head))
 
     def send_frame(self, frame: memoryview, length: int, position: int) -> None:
@@ -101,10 +119,21 @@ class Writer:
     def send(self, buffers: Buffers, count: int) -> None:
         """Hand buffers to the transport, which keeps views and writes them in one system call at the end of the turn."""
         self.sent_bytes += count
+        if self._skip_bytes:
+            buffers = self._without_skipped(buffers)
         if len(buffers) == 1:
             self._transport.write(buffers[0])
-        else:
+        elif buffers:
             self._transport.writelines(buffers)
+
+    def _without_skipped(self, buffers: Buffers) -> Buffers:
+        left: Buffers = []
+        for buffer in buffers:
+            skipped = min(self._skip_bytes, len(buffer))
+            self._skip_bytes -= skipped
+            if skipped < len(buffer):
+                left.append(memoryview(buffer)[skipped:])
+        return left
 
     def checkpoint(self, position: int) -> None:
         """Note ``position`` in the row if all that was written before it has reached the kernel (design: adoption)."""

@@ -153,20 +153,28 @@ class Chain:
     """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
 
     ``end`` is the number of bytes stored. With ``on_full``, a chain that finds no block calls it, stands still (:attr:`is_full`) and
-    waits for :meth:`extend`.
+    waits for :meth:`extend`. ``stored`` (first block, bytes) takes over a chain that another process has begun.
     """
 
-    __slots__ = ("_arena", "_limit", "_on_full", "_pos", "_view", "blocks", "end", "is_full", "use")
+    __slots__ = ("_arena", "_limit", "_pos", "_view", "blocks", "end", "is_full", "on_full", "use")
 
-    def __init__(self, arena: Arena, use: Use, on_full: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, arena: Arena, use: Use, on_full: Callable[[], None] | None = None, stored: tuple[int, int] | None = None
+    ) -> None:
         self._arena = arena
         self._view = arena.view
         self.use = use
         self.end = 0
         self.is_full = False
-        self.blocks = array("I", (arena.take(use),))
-        self._on_full = on_full
+        self.on_full = on_full
+        if stored is None:
+            self.blocks = array("I", (arena.take(use),))
+        else:
+            first, self.end = stored
+            self.blocks = arena.walk(first)
         self._seek()
+        if self.end and self._pos == self._limit:
+            self._extend_or_wait()
 
     def __repr__(self) -> str:
         return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
@@ -202,11 +210,11 @@ class Chain:
             self._extend_or_wait()
 
     def _extend_or_wait(self) -> None:
-        if self._on_full is None:
+        if self.on_full is None:
             self.extend()
         elif self._arena.free_blocks < PAUSE_BLOCKS:
             self.is_full = True
-            self._on_full()
+            self.on_full()
         else:
             self.extend()
 
@@ -260,6 +268,16 @@ class Chain:
     def read(self, start: int, length: int) -> bytes:
         """A copy of ``length`` bytes from offset ``start``."""
         return b"".join(self.slices(start, length))
+
+    def rewind(self) -> None:
+        """Forget every byte. The first block stays; nobody may hold a view of any."""
+        surplus = self.blocks[1:]
+        del self.blocks[1:]
+        self._arena.links[self.first] = _NO_BLOCK
+        self.end = 0
+        self.is_full = False
+        self._seek()
+        self._arena.give(surplus, self.use)
 
     def give(self) -> None:
         """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""

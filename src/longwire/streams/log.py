@@ -14,12 +14,26 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
 from .arena import Arena, Chain, Use
 
 RECORD_HEADER = struct.Struct("<II")
-"""Before each record: its place in the index and its length with the kind, so that an adopter can merge the two chains."""
+"""Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is needed to merge the
+two chains again."""
+FROM_UPSTREAM = 1 << 31
+"""The record holds an event of the engine in another form. Reading the upstream's bytes again finds that event again."""
+
+
+class Recorded(NamedTuple):
+    """One record as it lies in the records' chain; ``place`` is its position in the index."""
+
+    place: int
+    start: int
+    length: int
+    kind: int
+    from_upstream: bool
 
 
 class Log:
@@ -28,18 +42,40 @@ class Log:
     ``deliverable`` equals the number of entries today. Replication and an output guard will hold it back.
     """
 
-    __slots__ = ("_arena", "_holds", "_records", "deliverable", "entries", "epoch", "is_sealed", "silent", "upstream")
+    __slots__ = (
+        "_arena",
+        "_holds",
+        "_records",
+        "deliverable",
+        "entries",
+        "epoch",
+        "is_sealed",
+        "known_from",
+        "missing",
+        "silent",
+        "upstream",
+    )
 
-    def __init__(self, arena: Arena, on_full: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        on_full: Callable[[], None] | None = None,
+        *,
+        upstream: Chain | None = None,
+        records: Chain | None = None,
+    ) -> None:
         self._arena = arena
-        self.upstream = Chain(arena, Use.LOG, on_full)
-        self._records: Chain | None = None
+        self.upstream = upstream or Chain(arena, Use.LOG, on_full)
+        self._records = records
         self._holds = 1
         self.entries = array("Q")
         self.silent: list[int] = []
         self.deliverable = 0
         self.epoch = 1
         self.is_sealed = False
+        self.known_from = 0
+        self.missing: Callable[[], None] | None = None
+        """After an adoption: finds the entries below :attr:`known_from`, which nobody has asked for yet."""
 
     def __repr__(self) -> str:
         state = "sealed" if self.is_sealed else "open"
@@ -48,6 +84,7 @@ class Log:
     @property
     def event_count(self) -> int:
         """Entries with a seq that readers may see."""
+        self.fill()
         return self.deliverable - bisect_left(self.silent, self.deliverable)
 
     @property
@@ -70,6 +107,10 @@ class Log:
         """The gateway's records, if there are any."""
         return self._records
 
+    def sharing_chains(self) -> Log:
+        """An empty index over the same bytes, to read them again. It holds nothing."""
+        return Log(self._arena, upstream=self.upstream, records=self._records)
+
     # Appending.
 
     def append_framed(self, start: int, length: int) -> None:
@@ -82,7 +123,7 @@ class Log:
             self.silent.append(len(self.entries))
         self.entries.append(pack(start, length, SILENT if silent else 0))
 
-    def append_record(self, block: bytes, silent: bool = False) -> None:
+    def append_record(self, block: bytes, silent: bool = False, *, from_upstream: bool = False) -> None:
         """A gateway record: ``block`` goes out as one event.
 
         Raises:
@@ -92,11 +133,30 @@ class Log:
             self._records = Chain(self._arena, Use.RECORDS)
         kind = FRAMED | RECORD | (SILENT if silent else 0)
         frame = b"%x\r\n%b\r\n" % (len(block), block)
-        header = RECORD_HEADER.pack(len(self.entries), len(frame) << KIND_BITS | kind)
+        facts = len(frame) << KIND_BITS | kind | (FROM_UPSTREAM if from_upstream else 0)
+        header = RECORD_HEADER.pack(len(self.entries), facts)
         start = self._records.append(header + frame) + RECORD_HEADER.size
         if silent:
             self.silent.append(len(self.entries))
         self.entries.append(pack(start, len(frame), kind))
+
+    def append_recorded(self, record: Recorded) -> None:
+        """A record that is in the chain already, from before this process took the log over."""
+        if record.kind & SILENT:
+            self.silent.append(len(self.entries))
+        self.entries.append(pack(record.start, record.length, record.kind))
+
+    def recorded(self) -> list[Recorded]:
+        """Every record in the chain, in order."""
+        found: list[Recorded] = []
+        at = 0
+        while self._records is not None and at < self._records.end:
+            place, facts = RECORD_HEADER.unpack(self._records.read(at, RECORD_HEADER.size))
+            start = at + RECORD_HEADER.size
+            length = (facts & ~FROM_UPSTREAM) >> KIND_BITS
+            found.append(Recorded(place, start, length, facts & KIND_MASK, bool(facts & FROM_UPSTREAM)))
+            at = start + length
+        return found
 
     def publish(self) -> None:
         """Let readers see all that was appended."""
@@ -111,6 +171,7 @@ class Log:
 
     def position_after(self, seq: int) -> int:
         """The index position from which a reader goes on that has everything up to ``seq`` (-1: nothing)."""
+        self.fill()
         position = seq + 1
         for silent in self.silent:
             if silent >= position:
@@ -120,7 +181,15 @@ class Log:
 
     def seq_at(self, position: int) -> int:
         """The seq of the entry at ``position``; for a silent entry, that of the next event."""
+        self.fill()
         return position - bisect_left(self.silent, position)
+
+    def fill(self) -> None:
+        """Find the entries that an adoption left out, once."""
+        missing, self.missing = self.missing, None
+        if missing is not None:
+            missing()
+            self.known_from = 0
 
     def frame_views(self, position: int) -> list[memoryview]:
         """The entry's stored bytes: a whole HTTP chunk for framed entries, the bare event for others."""

@@ -23,6 +23,7 @@ from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .arena import BLOCK_BYTES, Arena
+from .log import Log
 from .stream import EndingWords, Facts, OnDisconnect, State, Stream, StreamShell
 from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
 
@@ -60,7 +61,9 @@ class Registry:
         self._clock = clock
         self._instruments = instruments
         self._report_end = on_end
-        self._shell = StreamShell(clock, instruments, self._ended, self._unread, self._make_room)
+        self._shell = StreamShell(
+            arena, table, clock, instruments, self._ended, self._unread, self._make_room, self.store_row
+        )
         self._streams: dict[bytes, Stream] = {}
         self._ended_in_order: OrderedDict[bytes, Stream] = OrderedDict()
         self._keys: OrderedDict[bytes, KeyEntry] = OrderedDict()
@@ -89,9 +92,18 @@ class Registry:
                 raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
         row = self.table.take()
         assert row is not None, "a row was free"
-        stream = Stream(make_stream_id(), facts, ending, self.arena, self.table, row, self._shell)
+        stream = Stream(make_stream_id(), facts, ending, self._shell, row)
         self._streams[stream.id] = stream
         self._instruments.streams_started_total += 1
+        return stream
+
+    def take_over(self, row_index: int, row: StreamRow, facts: Facts, ending: EndingWords, log: Log) -> Stream:
+        """A stream whose process has died, from its row; it is this registry's from now on."""
+        stream = Stream(row.id, facts, ending, self._shell, row_index, log)
+        stream.take_over(row)
+        self._streams[stream.id] = stream
+        if stream.state is State.ENDED:
+            self._keep(stream)
         return stream
 
     def find(self, public_id: str, tenant: str | None) -> Stream:
@@ -155,8 +167,8 @@ class Registry:
 
     # The row.
 
-    def store_row(self, stream: Stream, fd: int, read_base: int, written_base: int) -> None:
-        """Write what a process would need to take this stream over. Once per request and once at its end."""
+    def store_row(self, stream: Stream) -> None:
+        """Write what a process would need to take this stream over: a few times in its life, never per event."""
         facts = stream.facts
         described = {
             "tenant": facts.tenant,
@@ -164,6 +176,8 @@ class Registry:
             "model": facts.model,
             "engine": facts.engine,
             "n": facts.choices,
+            "hide": facts.hides_usage,
+            "stream": facts.wants_stream,
         }
         text = json.dumps(described, ensure_ascii=False).encode()
         records = stream.log.records
@@ -174,10 +188,11 @@ class Registry:
             state=stream.state,
             kind=stream.kind,
             reason=_REASONS.index(stream.reason) + 1 if stream.reason else 0,
-            fd=fd,
-            read_base=read_base,
-            written_base=written_base,
+            fd=stream.link.fd,
+            read_base=stream.link.read_base,
+            written_base=stream.link.written_base,
             log_block=stream.log.upstream.first,
+            log_bytes=stream.log.upstream.end if stream.state is State.ENDED else 0,
             records_block=records.first if records else 0,
             request_block=stream.request.first if stream.request else 0,
             request_bytes=stream.request.end if stream.request else 0,
@@ -195,15 +210,20 @@ class Registry:
     def _ended(self, stream: Stream) -> None:
         """Called by a stream, once, when it has been sealed."""
         self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
-        self._ended_in_order[stream.id] = stream
-        self._retained_blocks += stream.log.block_count
+        self._keep(stream)
         self._events_ended += stream.log.event_count
         self._bytes_ended += stream.log.upstream.end
         if stream.refusal is not None:
             self._forget_key(stream)
+        self.store_row(stream)
         self._report_end(stream)
         while self._retained_blocks > self._retention_blocks and self._evict_oldest():
             pass
+
+    def _keep(self, stream: Stream) -> None:
+        """Retain an ended stream."""
+        self._ended_in_order[stream.id] = stream
+        self._retained_blocks += stream.log.block_count
 
     def _unread(self, stream: Stream) -> None:
         """Called by a stream when its last reader has left and it has not ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
@@ -18,7 +18,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import Arena, ArenaFull, Chain, Use
 from .log import Log
-from .tables import COUNT_BITS, Table
+from .tables import COUNT_BITS, StreamRow, Table
 
 
 class State(IntEnum):
@@ -93,6 +93,14 @@ class Reader(Protocol):
     def take_frame(self, position: int, frame: memoryview, length: int) -> None: ...
 
 
+class Link(NamedTuple):
+    """Where a stream's engine is connected: descriptor and the connection's byte counts before this request."""
+
+    fd: int = -1
+    read_base: int = 0
+    written_base: int = 0
+
+
 class Slot(Protocol):
     """A place among the tenant's streams."""
 
@@ -124,6 +132,8 @@ class Facts:
     prompt_hash: bytes = b""
     key_hash: bytes = b""
     choices: int = 1
+    hides_usage: bool = False
+    wants_stream: bool = True
     readers_total: int = 0
     resumes_total: int = 0
     first_byte_at: float | None = None
@@ -133,20 +143,28 @@ class Facts:
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
-    __slots__ = ("_gap_buckets", "_gaps", 
+    __slots__ = ("_on_change", "link", "_gap_buckets", "_gaps", 
         "_arena", "_clock", "_instruments", "_now", "_on_end", "_on_full", "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head",
         "created_at", "created_wall", "ending", "ended_at", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind",
         "last_at", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
     )  # fmt: skip
 
     def __init__(
-        self, id: bytes, facts: Facts, ending: EndingWords, arena: Arena, table: Table, row: int, shell: StreamShell
+        self,
+        id: bytes,
+        facts: Facts,
+        ending: EndingWords,
+        shell: StreamShell,
+        row: int,
+        log: Log | None = None,
     ) -> None:
+        arena = shell.arena
+        table = shell.table
         self.id = id
         self.facts = facts
         self.ending = ending
         self.row = row
-        self.log = Log(arena, self._wait_for_blocks)
+        self.log = log or Log(arena, self._wait_for_blocks)
         self.request: Chain | None = None
         self.state = State.OPENING
         self.kind = Kind.EVENTS
@@ -156,6 +174,7 @@ class Stream:
         self.is_cut = False
         self.producer: Producer | None = None
         self.slot: Slot | None = None
+        self.link = Link()
         self.subscribers: tuple[Reader, ...] = ()
         self.on_disconnect = OnDisconnect.CANCEL
         self.grace_s = 0.0
@@ -169,6 +188,7 @@ class Stream:
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
         self._on_full = shell.on_full
+        self._on_change = shell.on_change
         self._words = table.words
         self._word = table.word_index(row)
         self.created_at = self.last_at = self._now()
@@ -221,7 +241,7 @@ class Stream:
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
         try:
-            self.log.append_record(block, silent)
+            self._record(block, silent, from_upstream=True)
         except ArenaFull:
             self.stop(CloseReason.ARENA_FULL, "")
 
@@ -297,7 +317,7 @@ class Stream:
         An arena that is full gets no heartbeat: readers then see silence, which is the truth.
         """
         try:
-            self.log.append_record(block, silent=True)
+            self._record(block, silent=True)
         except ArenaFull:
             return
         self._instruments.heartbeats_total += 1
@@ -311,11 +331,11 @@ class Stream:
         if self.kind is Kind.BODY:
             self.is_cut = True
             return
-        facts = {"stream_id": self.public_id, "last_seq": len(self.log.entries) - len(self.log.silent) - 1}
+        facts = {"stream_id": self.public_id, "last_seq": self.log.seq_at(len(self.log.entries)) - 1}
         blocks = self.ending.error_blocks(reason, message, {**facts, "resumable": reason.resumable})
         try:
             for block in blocks:
-                self.log.append_record(block)
+                self._record(block)
         except ArenaFull:
             self.is_cut = True  # Nothing more can be said: readers see the connection break, which is no false success.
 
@@ -358,17 +378,54 @@ class Stream:
         return self.request.slices(0, self.request.end)
 
     def restart(self) -> None:
-        """A failed attempt is to be forgotten: nothing of it was published, and the next one starts at offset 0."""
-        assert not self.log.entries, "what was appended cannot be taken back"
-        self.log.drop()
-        self.log = Log(self._arena, self._wait_for_blocks)
+        """A failed attempt is to be forgotten: nothing of it was published, and the next one starts at offset 0.
+
+        The log stays: readers hold it, and heartbeats may be in it.
+        """
+        self.log.upstream.rewind()
 
     def _drop_request(self) -> None:
         if self.request is not None:
             self.request.give()
             self.request = None
 
+    # Taking over.
+
+    def take_over(self, row: StreamRow) -> None:
+        """Be what the row says, for a stream whose process has died. The log was given to the constructor."""
+        self.state = State(row.state)
+        self.kind = Kind(row.kind)
+        self.on_disconnect, self.grace_s = OnDisconnect(row.on_disconnect), row.grace_ms / 1000
+        self.link = Link(row.fd, row.read_base, row.written_base)
+        self.created_at = self.last_at = row.created_us / 1e6
+        self.created_wall = self._clock.wall() - (self._now() - self.created_at)
+        if row.request_block:
+            self.request = Chain(self._arena, Use.REQUEST, stored=(row.request_block, row.request_bytes))
+        if self.state is State.ENDED:
+            self.reason = list(CloseReason)[row.reason - 1]
+            self.ended_at = self._now()
+            self.log.seal()
+
+    def commit_taken(self) -> None:
+        """Entries were found again: readers had been promised a stream, whatever the row still says."""
+        if self.state is State.OPENING and self.log.entries:
+            self._commit(self._now())
+
+    def wait_for_blocks(self) -> None:
+        """The log found no block: wait for one, and make room if that is possible."""
+        self._wait_for_blocks()
+
     # Inside.
+
+    def _record(self, block: bytes, silent: bool = False, *, from_upstream: bool = False) -> None:
+        """Append a record, and tell the row: the chain's first block when there is one, its length always."""
+        is_first = self.log.records is None
+        self.log.append_record(block, silent, from_upstream=from_upstream)
+        records = self.log.records
+        assert records is not None
+        self._words[self._word + 1] = records.end
+        if is_first:
+            self._on_change(self)
 
     def _commit(self, now: float) -> None:
         self._move_to(State.LIVE)
@@ -398,8 +455,12 @@ class Stream:
 class StreamShell:
     """What a stream needs from around it."""
 
+    arena: Arena
+    table: Table
     clock: Clock
     instruments: Instruments
     on_end: Callable[[Stream], None]
     on_idle: Callable[[Stream], None]
     on_full: Callable[[], None]
+    on_change: Callable[[Stream], None]
+    """The row must be written anew."""

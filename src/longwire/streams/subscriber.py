@@ -97,8 +97,13 @@ class Subscriber:
             if log.deliverable > self.position:
                 self._pump_again()
                 return
+            self._is_live = self.door is Door.FRAMED and not self.is_paused
         if log.is_sealed and not self.is_paused:
             self._end()
+
+    def take_over(self) -> None:
+        """The head was sent by a process that has died. The short way is open again once this reader has caught up."""
+        self._begun = True
 
     def take_frame(self, position: int, frame: memoryview, length: int) -> None:
         """One framed event was just published at ``position``: a reader that stands right there passes it on as it is."""

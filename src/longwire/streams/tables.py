@@ -163,6 +163,8 @@ class StreamRow(NamedTuple):
     written_base: int
     """Bytes that had been written on it before this stream's request."""
     log_block: int
+    log_bytes: int
+    """Bytes of the upstream's chain, once the stream has ended; the kernel's counters tell it before."""
     records_block: int
     request_block: int
     request_bytes: int
@@ -172,7 +174,7 @@ class StreamRow(NamedTuple):
     on_disconnect: int
     grace_ms: int
     facts: bytes
-    """A short JSON object: model, engine, route, choices (read at adoption, never on the hot path)."""
+    """A short JSON object: tenant, model, engine, route, choices (read at adoption, never on the hot path)."""
 
 
 class ConnectionRow(NamedTuple):
@@ -184,28 +186,32 @@ class ConnectionRow(NamedTuple):
     fd: int
     phase: int
     stream: int
-    """Row of the stream that is read; -1 where none is."""
+    """Row of the stream that the current or last response reads; -1 where it read none."""
+    stream_id: bytes
+    """Its id: rows are reused."""
     door: int
+    start_position: int
+    """Index position at which the reader began."""
     written_base: int
-    """Bytes that had been written on this connection before the current response."""
+    """Bytes that had been written on this connection before the current or last response."""
+    answer_bytes: int
+    """Length of that response, where it is no stream's: ``head`` holds all of it if it is short enough."""
     read_base: int
     """Bytes that had been read on it before the first byte of ``input_block``."""
     input_block: int
-    first_seq_position: int
-    """Index position at which the reader began."""
     keep_alive: int
     eof: int
     """1 once a FIN was received: the kernel counts it as a byte."""
     head: bytes
-    """The response head as it is sent."""
+    """The response head (or the whole short response) as it is sent."""
 
 
 MAX_STORED_HEAD_BYTES = 1536
 """A response head that is larger is not stored: the connection then ends with its process instead of being adopted."""
 MAX_FACTS_BYTES = 512
 
-_STREAM = struct.Struct("<16sIIBBBxiQQIIIQQ16s16sBxxxI")
-_CONNECTION = struct.Struct("<iBxxxiBxxxQQIQBB")
+_STREAM = struct.Struct("<16sIIBBBxiQQIQIIQQ16s16sBxxxI")
+_CONNECTION = struct.Struct("<iBxxxi16sBxxxIQQQIBB")
 STREAM_ROW_BYTES = _STREAM.size + MAX_FACTS_BYTES
 CONNECTION_ROW_BYTES = _CONNECTION.size + MAX_STORED_HEAD_BYTES
 

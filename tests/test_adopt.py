@@ -1,0 +1,186 @@
+"""Adoption in one process: stop everything at a random point, take it over from rows, arena and sockets, and lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+import uvloop
+
+from longwire.admission.limiter import Limiter
+from longwire.admission.tenants import Tenants
+from longwire.adopt import Adopter, rows_of
+from longwire.engines.call import CallShell
+from longwire.engines.directory import Directory
+from longwire.engines.pool import Upstream
+from longwire.gateway import Gateway
+from longwire.observe.instruments import Instruments
+from longwire.server.handlers import Handlers
+from longwire.server.listener import Listener
+from longwire.sim import SimServer
+from longwire.sim.answer import answer_text
+from longwire.streams.arena import Arena
+from longwire.streams.registry import Registry
+from longwire.streams.stream import State, Stream
+from longwire.streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
+from longwire.wire.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from longwire.words.clock import LoopClock
+from longwire.words.settings import EngineSettings, Settings, SimSettings
+
+STREAMS = 6
+
+
+@dataclass
+class Shared:
+    """What outlives a process: the memory."""
+
+    arena: Arena
+    streams: Table
+    connections: Table
+    settings: Settings
+
+
+class Rooms:
+    """What a process has of its own."""
+
+    def __init__(self, shared: Shared) -> None:
+        loop = asyncio.get_running_loop()
+        settings, clock, instruments = shared.settings, LoopClock(loop), Instruments()
+        self.shared = shared
+        self.registry = Registry(shared.arena, shared.streams, settings, clock, instruments, lambda stream: None)
+        self.directory = Directory(Upstream(engine, settings, clock) for engine in settings.engines)
+        for upstream in self.directory.upstreams:
+            upstream.is_up = True
+        self.calls = CallShell(settings, clock, instruments)
+        gateway = Gateway(settings, self.directory, Limiter(1000), self.registry, self.calls)
+        handlers = Handlers(gateway, Tenants([]), cast(Executor, None), lambda: (True, ""))
+        self.listener = Listener(shared.arena, shared.connections, settings, clock, instruments, handlers)
+
+    def die(self) -> dict[int, socket.socket]:
+        """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone, nobody says goodbye."""
+        sockets: dict[int, socket.socket] = {}
+        transports = [connection.transport for connection in self.listener.connections]
+        for upstream in self.directory.upstreams:
+            transports += [c.transport for c in [*upstream._busy, *upstream._idle] if c.transport is not None]
+        for transport in transports:
+            sock = transport.get_extra_info("socket")
+            sockets[sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
+            transport.set_protocol(asyncio.Protocol())
+            transport.abort()
+        for task in list(self.calls.tasks):
+            task.cancel()
+        return sockets
+
+    async def adopt(self, dead: Rooms, sockets: dict[int, socket.socket]) -> None:
+        adopter = Adopter(self.registry, self.listener, self.directory, self.calls)
+        await adopter.adopt(rows_of(dead.registry, dead.listener), sockets)
+
+
+class Client:
+    """A raw reader that keeps every byte; a slow one takes 64 bytes at a time out of a small window."""
+
+    def __init__(self, index: int, port: int, *, slow: bool) -> None:
+        self.index, self.port, self.slow = index, port, slow
+        self.received = bytearray()
+        self.progress = asyncio.Event()
+
+    async def run(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=64 if self.slow else 65536)
+        writer.write(request)
+        while not self.received.endswith(b"0\r\n\r\n"):
+            piece = await reader.read(64 if self.slow else 65536)
+            assert piece, f"client {self.index}: the connection ended after {bytes(self.received[-200:])!r}"
+            self.received += piece
+            self.progress.set()
+        writer.close()
+        return bytes(self.received)
+
+
+def request_of(seed: int, tokens: int, fault: str = "") -> bytes:
+    sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":1,"seed":{seed},"fault":"{fault}"}}'
+    body = f'{{"model":"sim","stream":true,"sim":{sim},"messages":[{{"role":"user","content":"{seed}"}}]}}'.encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nLongwire-On-Disconnect: run\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def body_of(response: bytes) -> bytes:
+    head, _, rest = response.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    return rest
+
+
+async def serve(rooms: Rooms) -> int:
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    await rooms.listener.start(sock)
+    return int(sock.getsockname()[1])
+
+
+async def round_trip(seed: int, kills: int, fault: str) -> None:
+    """Several clients, one sim, several deaths at random moments; every client gets exactly what the log holds."""
+    rng = random.Random(seed)
+    sim = SimServer(SimSettings(port=0))
+    host, port = await sim.start()
+    settings = Settings(engines=[EngineSettings(name="sim", url=f"http://{host}:{port}")], heartbeat_s=0.05)
+    shared = Shared(Arena(64 << 20), Table("s", 64, STREAM_ROW_BYTES), Table("c", 64, CONNECTION_ROW_BYTES), settings)
+    rooms = Rooms(shared)
+    public = await serve(rooms)
+    clients = [Client(i, public, slow=i % 3 == 0) for i in range(STREAMS)]
+    tasks = [asyncio.create_task(c.run(request_of(i, 60 + 10 * i, fault))) for i, c in enumerate(clients)]
+    await sim.wait_requests(STREAMS)
+    for _ in range(kills):
+        chosen = rng.choice(clients)
+        chosen.progress.clear()
+        if not all(task.done() for task in tasks):
+            waits = [asyncio.create_task(c.progress.wait()) for c in [chosen]] + [t for t in tasks if not t.done()]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(rng.randrange(5)):
+            await asyncio.sleep(0)
+        sockets = rooms.die()
+        heir = Rooms(shared)
+        await heir.adopt(rooms, sockets)
+        rooms = heir
+    responses = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert len(sim.requests) == STREAMS, "one upstream request per stream"
+    logs = sorted(whole_body(stream) for stream in rooms.registry.list(None))
+    assert sorted(body_of(response) for response in responses) == logs
+    for seed, response in enumerate(responses):
+        assert text_of(body_of(response)) == answer_text(seed, 60 + 10 * seed)
+    assert all(stream.state is State.ENDED and stream.reason == "completed" for stream in rooms.registry.list(None))
+    for connection in list(rooms.listener.connections):
+        connection.abort()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rooms.registry.close()
+    rooms.listener.close()
+    for upstream in rooms.directory.upstreams:
+        upstream.close()
+    await sim.close()
+
+
+def whole_body(stream: Stream) -> bytes:
+    """What a reader from the start gets through the framed door."""
+    blocks = [stream.log.block(position) for position in range(stream.log.deliverable)]
+    return b"".join(encode_chunk(block) for block in blocks) + LAST_CHUNK
+
+
+def text_of(body: bytes) -> str:
+    """The answer's text, put together from the deltas."""
+    decoder = ChunkedDecoder()
+    events = b"".join(body[start:end] for start, end in decoder.feed(body)).split(b"\n\n")
+    data = [json.loads(event[6:]) for event in events if event.startswith(b"data: {")]
+    return "".join(event["choices"][0]["delta"].get("content", "") for event in data if event["choices"])
+
+
+@pytest.mark.parametrize(
+    "fault", ["none", "crlf", "split_chunks=7", "many_per_chunk=3", "comments", "close_delimited", "ids", "one_byte"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_survive_their_process_byte_for_byte(seed: int, fault: str) -> None:
+    uvloop.run(round_trip(seed, kills=6, fault=fault))
