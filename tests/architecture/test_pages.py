@@ -13,7 +13,7 @@ import pytest
 
 from longwire.cli.program import SECTIONS
 
-from .source import ROOT
+from .source import PACKAGE, ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -63,3 +63,16 @@ def _code(text: str) -> str:
     """What stands in code blocks and in backticks."""
     blocks = [block for language, block in FENCE.findall(text) if language == "sh"]
     return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "GLOSSARY.md"])
+def test_files_that_are_named_exist(page: str) -> None:
+    """``streams/log.py`` is short for the package's; others are named from the project's folder."""
+    named = set(re.findall(r"`([\w/]+\.py|[\w/]+/)`", (ROOT / page).read_text(encoding="utf-8")))
+    assert [name for name in sorted(named) if not (PACKAGE / name).exists() and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_index_names_every_page(page: Path) -> None:
+    index = ROOT / "docs" / "index.md"
+    assert page == index or f"]({page.name})" in index.read_text(encoding="utf-8")
