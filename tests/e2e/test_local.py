@@ -22,6 +22,7 @@ import uvloop
 
 from longwire.engines import local
 from longwire.engines.local import LocalEngine
+from longwire.engines.local_process import ChildProcess
 from longwire.words.clock import LoopClock
 from longwire.words.settings import Settings
 
@@ -83,7 +84,13 @@ def engine_child(pid: int) -> int:
 
 
 def descriptors_of(pid: int) -> set[str]:
-    return {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    held = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            held.add(str(each.readlink()))
+        except FileNotFoundError:  # closed since it was listed
+            continue
+    return held
 
 
 def wait_gone(pid_fd: int) -> bool:
@@ -164,6 +171,20 @@ def test_it_inherits_nothing_but_its_pipes() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             held = runner.run(run())
         assert str(Path(f"/proc/self/fd/{listener.fileno()}").readlink()) not in held
+
+
+def test_its_death_is_noticed_while_another_process_holds_its_pipes() -> None:
+    async def run() -> str:
+        died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ChildProcess(["sh", "-c", "sleep 600 & echo $! >&2; exit 3"], print, died.set_result)
+        async with asyncio.timeout(LIMIT_S):
+            return await died
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        reason = runner.run(run())
+    code, _, sleeper = reason.partition("; ")
+    os.kill(int(sleeper), signal.SIGKILL)
+    assert code == "exit code 3"
 
 
 def test_signals_to_the_process_group_do_not_end_it() -> None:
