@@ -238,7 +238,7 @@ class Exchange:
             fault = CloseReason.EVENT_TOO_LARGE, f"The engine sent an event that is too large: {exc}."
         found = framer.found
         taken = self._take(found)
-        # A checkpoint says nothing of finishes seen: from the first on there are none any more, nor does a frame go the short way.
+        # A checkpoint says nothing of finishes: from the first on there are none, and no frame goes the short way.
         self._at_frame = taken and fault is None and framer.at_boundary and self.watch.is_fresh()
         if fault is not None:
             self._end_at_fault(taken, *fault)

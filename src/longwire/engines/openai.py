@@ -80,7 +80,7 @@ class ChatWatch:
             return Verdict.END
         event = _parse_object(data)
         if event is None:
-            # A ping that is no JSON object (``data: ""``) would crash clients and says nothing; half an object would have said it.
+            # A ping that is no JSON object (``data: ""``) would crash clients and says nothing; half an object does.
             return Verdict.BROKEN if data.startswith(b"{") else Verdict.HIDE
         if fields.event == b"error" or is_error(event):
             self.error_message, self.error_status = describe_error(event)

@@ -1,0 +1,30 @@
+"""How coroutine tests are run: each in a uvloop of its own, as in production."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+import uvloop
+
+HANG_LIMIT_S = 60.0
+"""A test that waits for what never comes fails instead of standing still. No test takes a hundredth of it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Run ``async def test_…``; ordinary tests are left to pytest."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    uvloop.run(_bounded(test))
+    return True
+
+
+async def _bounded(test: Awaitable[Any]) -> None:
+    async with asyncio.timeout(HANG_LIMIT_S):
+        await test
