@@ -75,6 +75,7 @@ class Rooms:
             transport.abort()
         for task in list(self.calls.tasks):
             task.cancel()
+        self.listener.stop_accepting()
         return sockets
 
     async def adopt(self, dead: Rooms, sockets: dict[int, socket.socket]) -> None:

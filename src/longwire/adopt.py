@@ -55,27 +55,32 @@ class Adopter:
         """Take over every row whose socket is there. ``sockets`` are by the descriptor that stands in the row.
 
         Streams come first, because what their readers get is computed from them. All counters are read before any socket is
-        read from or written to.
+        read from or written to. Sockets that no row needs (idle upstream connections) are closed.
         """
+        left = dict(sockets)
         readings = {fd: take_reading(sock) for fd, sock in sockets.items()}
         streams: dict[int, Stream] = {}
         for index, (row, words) in rows.streams.items():
             stream = self._take_stream(index, row, words, readings.get(row.fd))
             streams[index] = stream
             if stream.state is not State.ENDED:
-                await self._take_upstream(stream, row, words, sockets.get(row.fd), readings.get(row.fd))
+                await self._take_upstream(stream, row, words, left.pop(row.fd, None), readings.get(row.fd))
         for index, (connection_row, word) in rows.connections.items():
-            if connection_row.fd not in sockets:
+            if connection_row.fd not in left:
                 continue
             found = streams.get(connection_row.stream)
             if found is not None and found.id != connection_row.stream_id:
                 found = None
             connection = ClientConnection(self.listener, self.listener.handlers, index)
-            sock, reading = sockets[connection_row.fd], readings[connection_row.fd]
+            sock, reading = left.pop(connection_row.fd), readings[connection_row.fd]
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
             read = bytes_read(reading, fin_noted=bool(connection_row.eof))
             written = bytes_written(reading, connected=False)
             connection.take_over(connection_row, word, read, written, found)
+        for sock in left.values():
+            sock.close()
+        for stream in streams.values():
+            stream.note_if_unread()
 
     # Streams.
 
@@ -133,6 +138,8 @@ class Adopter:
             sock.close()
             return
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        if connection.exchange is None:
+            return  # what was waiting in the socket was the rest of the answer
         call.upstream.take_over(connection)
         connection.go_on(rest)
         stream.link = Link(connection.fd, row.read_base, row.written_base)

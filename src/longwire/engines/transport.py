@@ -27,8 +27,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_chain", "_drained_bytes", "_on_free", "_on_lost", "_view", "drains_since_purge", "exchange", "exchanges", "idle_since",
-        "is_closed", "read_bytes", "transport", "written_bytes",
+        "_chain", "_drained_bytes", "_on_free", "_on_lost", "_view", "drains_since_purge", "exchange", "exchanges",
+        "idle_since", "is_closed", "read_bytes", "transport", "written_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -83,10 +83,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._chain = exchange.sink.chain
 
     def go_on(self, rest: list[memoryview]) -> None:
-        """Send the rest of a request that had been sent in part, and receive on."""
-        assert self.transport is not None and self.exchange is not None
-        if self._chain is not None:
-            self._chain = self.exchange.sink.chain
+        """Send the rest of a request that had been sent in part. Receiving has begun with the transport."""
+        assert self.transport is not None
         if rest:
             self.written_bytes += sum(len(part) for part in rest)
             self.transport.write(b"".join(rest))  # a copy, as in Call: blocks may go before the kernel has taken all

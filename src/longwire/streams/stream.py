@@ -351,6 +351,10 @@ class Stream:
     def detach(self, subscriber: Reader) -> None:
         """One reader less. The last one's leaving starts the policy for unread streams."""
         self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+        self.note_if_unread()
+
+    def note_if_unread(self) -> None:
+        """Where nobody reads a stream that goes on, its policy for that begins to count."""
         if not self.subscribers and self.state is not State.ENDED:
             self.is_unread_since = self._now()
             self._on_idle(self)
