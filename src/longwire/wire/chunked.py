@@ -31,6 +31,11 @@ _FORBIDDEN_TRAILERS = frozenset({b"content-length", b"host", b"transfer-encoding
 """RFC 9110 6.5.1: what decides on framing or routing cannot come after the body."""
 
 _SIZE, _DATA, _DATA_END, _TRAILERS, _DONE = range(5)
+_FAULTS = {
+    _SIZE: "a chunk's size line is malformed or too long",
+    _DATA_END: "a chunk does not end where its size says",
+    _TRAILERS: "a trailer field is malformed or too long",
+}
 
 
 class ChunkedError(ValueError):
@@ -141,7 +146,7 @@ class ChunkedDecoder:
             self._take_size(line)
         elif self._state == _DATA_END:
             if line != b"\r\n":
-                raise ChunkedError("a chunk does not end where its size says")
+                raise ChunkedError(_FAULTS[_DATA_END])
             self._state = _SIZE
         else:
             self._take_trailer(line)
@@ -155,12 +160,12 @@ class ChunkedDecoder:
         elif self._state == _TRAILERS:
             limit = MAX_TRAILER_BYTES - self._trailer_bytes
         if len(line) > limit and line != b"\r":
-            raise ChunkedError("a chunk's size line, end or trailer is too long or malformed")
+            raise ChunkedError(_FAULTS[self._state])
 
     def _take_size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line) if len(line) <= MAX_SIZE_LINE_BYTES else None
         if match is None:
-            raise ChunkedError("a chunk's size line is malformed")
+            raise ChunkedError(_FAULTS[_SIZE])
         self._left = int(match[1], 16)
         if self._left > self._room_bytes:
             raise ChunkedTooLarge("the chunks make a body that is too large")
@@ -174,6 +179,6 @@ class ChunkedDecoder:
         self._trailer_bytes += len(line)
         match = _TRAILER.fullmatch(line) if self._trailer_bytes <= MAX_TRAILER_BYTES else None
         if match is None:
-            raise ChunkedError("a trailer field is too long or malformed")
+            raise ChunkedError(_FAULTS[_TRAILERS])
         if match[1].lower() in _FORBIDDEN_TRAILERS:
             raise ChunkedError("a trailer field would change how the message is read")
