@@ -106,7 +106,7 @@ class Client:
 def request_of(seed: int, tokens: int, fault: str = "") -> bytes:
     sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":1,"seed":{seed},"fault":"{fault}"}}'
     body = f'{{"model":"sim","stream":true,"sim":{sim},"messages":[{{"role":"user","content":"{seed}"}}]}}'.encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nLongwire-On-Disconnect: run\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nLongwire-On-Disconnect: run\r\n"
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

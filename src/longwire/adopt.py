@@ -3,8 +3,8 @@
 What lives here: the order in which rows become objects again. It sees all rooms, as lifecycle does.
 What must not: how a row is read (streams), how a response is regenerated (server), how an answer is parsed (engines).
 
-Nobody reconnects, nothing is lost, nothing repeats: the bytes that were read lie in the arena, because the kernel put them there; those
-that were written are counted by the kernel; and law 2 regenerates all that lies between.
+Nobody reconnects, nothing is lost, nothing repeats: the bytes that were read lie in the arena, because the kernel put
+them there; those that were written are counted by the kernel; and law 2 regenerates all that lies between.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .engines.directory import Directory
 from .engines.exchange import Exchange
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
-from .server.connection import ClientConnection
 from .server.listener import Listener
+from .server.takeover import AdoptedConnection
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
 from .streams.rebuild import RebuildSink, checkpoint_offset, facts_of_row, log_of_row
@@ -54,9 +54,8 @@ class Adopter:
     async def adopt(self, rows: Rows, sockets: Mapping[int, socket.socket]) -> None:
         """Take over every row whose socket is there. ``sockets`` are by the descriptor that stands in the row.
 
-        Streams come first, because what their readers get is computed from them. All counters are read before any socket is
-        read from or written to. Sockets that no row needs (idle upstream connections) are closed.
-        """
+        Streams come first, because what their readers get is computed from them. All counters are read before any
+        socket is read from or written to. Sockets that no row needs (idle upstream connections) are closed."""
         left = dict(sockets)
         readings = {fd: take_reading(sock) for fd, sock in sockets.items()}
         streams: dict[int, Stream] = {}
@@ -71,7 +70,7 @@ class Adopter:
             found = streams.get(connection_row.stream)
             if found is not None and found.id != connection_row.stream_id:
                 found = None
-            connection = ClientConnection(self.listener, self.listener.handlers, index)
+            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
             sock, reading = left.pop(connection_row.fd), readings[connection_row.fd]
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
             read = bytes_read(reading, fin_noted=bool(connection_row.eof))
@@ -134,11 +133,11 @@ class Adopter:
         stream.log.publish()
         missing = row.request_bytes - (connection.written_bytes - row.written_base)
         rest = stream.request.slices(row.request_bytes - missing, missing) if stream.request and missing > 0 else []
-        if connection.exchange is None:
+        if connection.is_idle():
             sock.close()
             return
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
-        if connection.exchange is None:
+        if connection.is_idle():
             return  # what was waiting in the socket was the rest of the answer
         call.upstream.take_over(connection)
         connection.go_on(rest)
@@ -166,7 +165,7 @@ class Adopter:
 NOT_CONNECTED = -1
 
 
-def _same(connection: ClientConnection) -> ClientConnection:
+def _same(connection: AdoptedConnection) -> AdoptedConnection:
     """A protocol factory for the protocol that there is."""
     return connection
 

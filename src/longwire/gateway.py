@@ -1,7 +1,7 @@
 """One request, from a client's words to an engine's first byte, on one screen.
 
-What lives here: the sequence of stages that a request passes, and how an engine's ending becomes a stream's.
-What must not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started
+What lives here: the sequence of stages that a request passes, and how an engine's ending becomes a stream's. What must
+not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started
 acts.
 """
 
@@ -69,8 +69,8 @@ class Gateway:
         Raises:
             LongwireError: refused, and nothing was started; code and status say why.
         """
-        if ask.model and not visit.tenant.may_use(ask.model):
-            raise ModelForbidden("This key may not use this model.", param="model")
+        if not visit.tenant.may_use(ask.model):
+            raise ModelForbidden("This key may not use this model (or none was named).", param="model")
         key_hash, body_hash = self._idempotency(ask, visit)
         if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)):
             self.calls.instruments.idempotent_hits_total += 1

@@ -10,18 +10,12 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
-import socket
-import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
-from pathlib import Path
 
 import uvloop
 from starlette.types import ASGIApp
@@ -33,11 +27,22 @@ from .admission.limiter import Limiter
 from .admission.tenants import Tenants
 from .engines.call import CallShell
 from .engines.directory import Directory
-from .engines.local import LocalEngine, model_name
+from .engines.local import LocalEngine
 from .engines.pool import Upstream
 from .engines.probe import Prober
 from .engines.simchild import SimChild
 from .gateway import Gateway
+from .groundwork import (
+    arena_bytes,
+    bind,
+    greeting,
+    load_secret,
+    make_tls,
+    package_version,
+    raise_descriptor_limit,
+    settle_garbage,
+    shown,
+)
 from .observe.instruments import Instruments
 from .observe.metrics import Metrics
 from .observe.streamlog import StreamLog, configure_logging
@@ -46,26 +51,33 @@ from .server.handlers import Handlers
 from .server.listener import Listener
 from .streams.arena import Arena
 from .streams.registry import Registry
+from .streams.stream import Stream
 from .streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
 from .words.clock import Clock, LoopClock
 from .words.errors import SettingsError
 from .words.reasons import CloseReason
-from .words.settings import EngineSettings, Settings
+from .words.settings import Settings
 
 log = logging.getLogger("longwire")
 
-YOUNG_GC_S = 10.0
-"""The collector runs by this clock only: the hot path makes no cycles, so there is little to find, and a collection at
-the wrong moment is a delay for thousands of streams."""
+GC_S = 0.1
+YOUNG_OBJECTS = 2000
+"""The collector runs by our clock only. When so many containers are new, it looks at those (a fraction of a
+millisecond), and what is left of them is taken out of its sight: the hot path makes no cycles, and walking over ten
+thousand live streams would stop them all."""
+IDLE_GC_S = 60.0
+"""With no stream alive, everything is looked at, this often at most: cycles among long-lived objects are found then."""
 LAG_PROBE_S = 0.25
 KEYS_POLL_S = 1.5
-DRAIN_POLL_S = 0.1
+GREETING_POLL_S = 0.1
+FAREWELL_S = 0.1
+"""For the last bytes to reach the kernel before connections are cut."""
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code; prints where it listens."""
     configure_logging(settings.log_level)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     try:
         return uvloop.run(_serve(settings))
     except OSError as exc:
@@ -105,8 +117,8 @@ class House:
         self.settings = settings
         self.clock: Clock = LoopClock(loop)
         self.instruments = Instruments()
-        self.streamlog = StreamLog()
-        self.arena = Arena(settings.arena_bytes or memory_limit_bytes() // 4)
+        self.streamlog = StreamLog(load_secret(settings.state_dir))
+        self.arena = Arena(settings.arena_bytes or arena_bytes())
         self.stream_table = Table("streams", settings.max_streams, STREAM_ROW_BYTES)
         self.connection_table = Table("connections", settings.max_connections + 256, CONNECTION_ROW_BYTES)
         self.tenants = Tenants(settings.tenants)
@@ -117,7 +129,7 @@ class House:
             settings,
             self.clock,
             self.instruments,
-            lambda s: write_end(self.streamlog, s),
+            self._stream_ended,
         )
         self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
         self.gateway = Gateway(
@@ -133,9 +145,9 @@ class House:
         handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.arena, self.connection_table, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
+        self._drained = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._children: list[LocalEngine | SimChild] = []
-        self._greeted = False
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether new requests make sense here."""
@@ -157,21 +169,31 @@ class House:
         settings = self.settings
         if self.keys is not None:
             self.keys.load()
-        public = _bind(settings.host, settings.port)
-        self.admin = AdminServer(self._admin_app(), _bind(settings.admin_host, settings.admin_port))
+        public = bind(settings.host, settings.port)
+        self.admin = AdminServer(self._admin_app(), bind(settings.admin_host, settings.admin_port))
         for upstream in self.directory.upstreams:
             await self._open_engine(upstream)
-        await self.listener.start(public, _make_tls(settings))
+        await self.listener.start(public, make_tls(settings))
         await self.admin.start()
-        self._every(self.registry.tick_s, self.registry.tick)
+        self.registry.start()
         self._every(LAG_PROBE_S, self._probe_lag())
         if self.keys is not None:
             self._every(KEYS_POLL_S, self.keys.poll_nowait)
-        _settle_garbage()
-        self._every(YOUNG_GC_S, self._collect_young)
+        settle_garbage()
+        self._every(GC_S, self._collect_young)
+        self._every(IDLE_GC_S, self._collect_idle)
         scheme = "https" if settings.tls_cert_file else "http"
-        print(f"longwire: listening on {scheme}://{_shown(public)}", flush=True)
+        print(f"longwire: listening on {scheme}://{shown(public)}", flush=True)
         print(f"longwire: admin on http://{self.admin.address}", flush=True)
+        self._start_task(self._greet(f"{scheme}://{shown(public)}"))
+
+    async def _greet(self, url: str) -> None:
+        """Show what to try, as soon as there is a model to try it with."""
+        names: list[tuple[str, str]] = []
+        while not names:
+            await asyncio.sleep(GREETING_POLL_S)
+            names = self.directory.models(lambda _: True) if self.is_ready()[0] else []
+        print(greeting(url, names[0][0], with_key=not self.tenants.is_open), flush=True)
 
     def _admin_app(self) -> ASGIApp:
         gauges = Gauges(
@@ -242,8 +264,16 @@ class House:
         return probe
 
     def _collect_young(self) -> None:
-        gc.collect(0)
-        self.instruments.gc_runs_total += 1
+        if gc.get_count()[0] >= YOUNG_OBJECTS:
+            gc.collect(0)
+            gc.freeze()
+            self.instruments.gc_runs_total += 1
+
+    def _collect_idle(self) -> None:
+        if not self._live_streams():
+            gc.unfreeze()
+            settle_garbage()
+            self.instruments.gc_runs_total += 1
 
     def _keys_problem(self, problem: SettingsError) -> None:
         log.error("keys_file", extra={"fields": {"problem": str(problem)}})
@@ -254,15 +284,15 @@ class House:
         """Stop accepting, let streams finish for ``drain_s``, tell the rest, and take everything down."""
         self.gateway.is_draining = True
         self.listener.stop_accepting()
-        deadline = self.clock.now() + self.settings.drain_s
-        while self.clock.now() < deadline and self._live_streams():
-            await asyncio.sleep(DRAIN_POLL_S)
+        if self._live_streams():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), self.settings.drain_s)
         for stream in self.registry.list(None):
             stream.stop(CloseReason.SHUTDOWN, "")
         await asyncio.sleep(0)
         if self.admin is not None:
             await self.admin.close()
-        await asyncio.sleep(DRAIN_POLL_S)
+        await asyncio.sleep(FAREWELL_S)
         self.listener.close()
         for task in self._tasks:
             task.cancel()
@@ -270,85 +300,13 @@ class House:
             await child.close()
         for upstream in self.directory.upstreams:
             upstream.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(cancel_futures=True)
+
+    def _stream_ended(self, stream: Stream) -> None:
+        write_end(self.streamlog, stream)
+        if self.gateway.is_draining and not self._live_streams():
+            self._drained.set()
 
     def _live_streams(self) -> int:
         statistics = self.registry.statistics()
         return statistics["opening"] + statistics["live"]
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock
-
-
-def _shown(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _make_tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.tls_cert_file:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-    except (OSError, ssl.SSLError) as exc:
-        raise SettingsError(f"tls_cert_file and tls_key_file cannot be loaded: {exc}.") from exc
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def _settle_garbage() -> None:
-    """What lives from start to end is taken out of the collector's sight; from here on it runs by our clock."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(ValueError, OSError):  # a container may forbid it; `longwire check` shows what is in force
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def memory_limit_bytes() -> int:
-    """The least of the machine's memory and the cgroup's limit (v2, then v1)."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
-
-
-def package_version() -> str:
-    """The installed version, or 0 from a bare checkout."""
-    try:
-        return version("longwire")
-    except PackageNotFoundError:
-        return "0"
-
-
-def with_local_names(settings: Settings) -> Settings:
-    """Give the embedded engine its model's name before it has started, so that requests find it in the list."""
-    engines = [
-        replace(e, models=e.models or [model_name(settings)], name=e.name or "local") if e.url == "local" else e
-        for e in settings.engines
-    ]
-    return replace(settings, engines=engines)
-
-
-__all__ = ["EngineSettings", "House", "memory_limit_bytes", "package_version", "run", "with_local_names"]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from longwire.cli import check
-from longwire.cli.check import check_descriptors, check_exposure, check_memory, check_package, kernel_counters_work
-from longwire.cli.check import memory_limit_bytes as limit
+from longwire.cli.check import check_descriptors, check_exposure, check_memory, check_package
+from longwire.observe.machine import memory_limit_bytes as limit
+from longwire.streams import counters
+from longwire.streams.counters import counters_work
 from longwire.cli.finding import FAIL, OK, WARN
 from longwire.cli.reachability import check_buffering, check_engine, judge_buffering
 from longwire.words.settings import GIB, MIB, EngineSettings, Settings
@@ -94,19 +96,19 @@ def test_the_arena_against_the_limit() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="Linux only")
 def test_the_counters_of_this_kernel_are_exact() -> None:
-    assert kernel_counters_work()
+    assert counters_work()
 
 
 def test_counters_that_are_wrong_missing_or_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(check, "_tcp_counters", lambda connection: (0, 0))
-        assert not kernel_counters_work()
+        patched.setattr(counters, "_counters", lambda connection: (1, 0, 0))
+        assert not counters_work()
     with monkeypatch.context() as patched:
-        patched.setattr(check, "TCP_INFO_BYTES", 4096)  # more than the kernel knows of
-        assert not kernel_counters_work()
+        patched.setattr(counters, "TCP_INFO_BYTES", 4096)  # more than the kernel knows of
+        assert not counters_work()
     with monkeypatch.context() as patched:
         patched.setattr(socket, "create_server", _raise_os_error)
-        assert not kernel_counters_work()
+        assert not counters_work()
         assert check.check_counters().state == WARN
 
 

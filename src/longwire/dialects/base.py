@@ -1,7 +1,7 @@
 """What a dialect gives to the gateway: a request it has read, and the words for a bad ending.
 
-What lives here: the shape of a read request, strict JSON, and the words for routes that are only relayed.
-What must not: engines, sockets, the log.
+What lives here: the shape of a read request, strict JSON, and the words for routes that are only relayed. What must
+not: engines, sockets, the log.
 """
 
 from __future__ import annotations
@@ -51,6 +51,18 @@ def read_strict_json(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadJson("The body must be a JSON object.")
     return value
+
+
+def read_relayed(body: bytes) -> Ask:
+    """Read what must be known of a JSON request that is relayed as it is: its model.
+
+    Raises:
+        BadJson: the body is no strict JSON object, or its model no string.
+    """
+    model = read_strict_json(body).get("model", "")
+    if not isinstance(model, str):
+        raise BadJson("model must be a string.", param="model")
+    return Ask(model, False, 1, body, None, False)
 
 
 def encode_json(value: dict[str, Any]) -> bytes:

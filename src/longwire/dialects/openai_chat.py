@@ -1,7 +1,8 @@
 """OpenAI's chat and text completions: reading requests, and words for bad endings.
 
 What lives here: what the gateway must know of a request, and the one thing that it adds to it (usage in the stream).
-What must not: engines, sockets, the log. Events need no code here: the engine speaks the same dialect, and identity is the encoding.
+What must not: engines, sockets, the log. Events need no code here: the engine speaks the same dialect, and identity is
+the encoding.
 """
 
 from __future__ import annotations

@@ -151,6 +151,10 @@ class Exchange:
         else:
             self._break(CloseReason.UPSTREAM_RESET, "The engine's connection broke in the middle of its answer.")
 
+    def fail(self, reason: CloseReason, message: str) -> None:
+        """End here by a decision that is not the engine's."""
+        self._break(reason, message)
+
     def abandon(self) -> None:
         """Nobody wants the answer any more: let the connection go, unusable. Nothing is reported."""
         self._over(False)

@@ -7,11 +7,15 @@ What must not: parsing (exchange.py), which connection is used (pool.py).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import cast
 
+from ..words.reasons import CloseReason
 from .base import Store
 from .exchange import Exchange
+
+log = logging.getLogger("longwire.engines")
 
 MAX_DRAIN_BYTES = 64 * 1024
 """What may follow an end marker before the connection is given up: the last chunk, and perhaps a straggling event."""
@@ -54,6 +58,10 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return f"<UpstreamConnection {state}, exchange {self.exchanges}>"
 
     # Called by who uses the connection.
+
+    def is_idle(self) -> bool:
+        """No exchange is under way."""
+        return self.exchange is None
 
     @property
     def fd(self) -> int:
@@ -135,7 +143,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if chain is None or exchange is None:
             self._receive_stray(nbytes)
             return
-        exchange.receive(self._view, nbytes)
+        try:
+            exchange.receive(self._view, nbytes)
+        except Exception:
+            # A fault of ours in one answer: it ends with its reason, and no other stream hears of it.
+            log.exception("exchange_fault")
+            exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
+            return
         if chain.is_full and self._chain is chain:
             assert self.transport is not None
             self.transport.pause_reading()

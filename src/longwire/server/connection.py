@@ -3,32 +3,36 @@
 What lives here: receiving into the arena, the cycle of requests, deadlines, pauses, and the end.
 What must not: what a request means (handlers.py), how a response is written (writer.py), HTTP syntax (wire).
 
-What a client sends is received into blocks of the arena and stays there until it is answered, so that another process can take the
-connection over in mid-request. An idle connection has no block.
+What a client sends is received into blocks of the arena and stays there until it is answered, so that another process
+can take the connection over in mid-request. An idle connection has no block.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, NamedTuple, cast
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from ..streams.arena import ArenaFull, Chain, Use
 from ..streams.doors import Door
 from ..streams.stream import State, Stream
 from ..streams.subscriber import Subscriber
-from ..streams.tables import COUNT_BITS, COUNT_MASK, MAX_STORED_HEAD_BYTES, ConnectionRow, pack_connection
 from ..wire.http1 import CONTINUE, NEED_DATA, PAUSED, Headers, Http1Error, RequestHead, RequestReader
+from ..wire.proxy import ProxyHeader, parse_proxy_header
 from ..words.errors import (
     BadHttp,
     BodyTooLarge,
     HeadersTooLarge,
+    LocalError,
     LongwireError,
     Overloaded,
     RemoteError,
     RequestTimeout,
 )
 from ..words.reasons import CloseReason
+from .record import ConnectionRecord, Phase
 from .respond import error_parts, whole_response
 from .writer import Writer
 
@@ -36,60 +40,37 @@ if TYPE_CHECKING:
     from .handlers import Handlers, Pending
     from .listener import Listener
 
+log = logging.getLogger("longwire.server")
+
 MAX_PIPELINED_BYTES = 16 * 1024
 """What a client may send ahead while it is being answered; beyond it we stop reading until the answer is out."""
 
 LINGER_S = 2.0
-"""How long a refused client may go on sending before its connection is cut: closing at once would reset it before it had read why."""
+"""How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
+had read why."""
 
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
-
-
-class AdoptionError(Exception):
-    """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
-
-
-class Phase:
-    """What the connection waits for; stored in its row."""
-
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    ANSWERING = 3
-    CLOSING = 4
-
-
-class Answered(NamedTuple):
-    """The current or last response, as far as an adopter must know it; the fields are those of :class:`ConnectionRow`."""
-
-    stream: int = -1
-    stream_id: bytes = bytes(16)
-    door: int = 0
-    start_position: int = 0
-    written_base: int = 0
-    answer_bytes: int = 0
-    head: bytes = b""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Reads requests one after the other and has each answered before the next is looked at."""
 
     __slots__ = (
-        "_answered", "_flushing", "_input", "_is_reading_paused", "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline",
-        "handlers", "head", "keep_alive", "listener", "loop", "pending", "phase", "read_bytes", "speaks_1_1", "stuck_since",
-        "surplus", "transport", "word", "words", "writer", "written_bytes",
+        "_expects_proxy", "_flushing", "_input", "_is_reading_paused", "_proxy_bytes", "_reader", "_row",
+        "_stuck_bytes", "_task", "_view", "deadline", "extra_headers", "handlers", "head", "keep_alive", "listener",
+        "loop", "peer", "pending", "phase", "read_bytes", "record", "speaks_1_1", "stuck_since", "surplus",
+        "transport", "writer", "written_bytes",
     )  # fmt: skip
 
     transport: asyncio.Transport
+    record: ConnectionRecord
 
     def __init__(self, listener: Listener, handlers: Handlers, row: int | None = None) -> None:
         settings = listener.settings
         self.listener = listener
         self.handlers = handlers
         self.loop = listener.loop
-        self.words = listener.table.words
-        self.word = 0
         self.phase = Phase.IDLE
         self.deadline = 0.0
         self.head: RequestHead | None = None
@@ -109,51 +90,93 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._flushing: list[tuple[int, Subscriber]] = []
         self._is_reading_paused = False
-        self._answered = Answered()
+        self.extra_headers: Headers = []
+        self.peer = ""
+        self._expects_proxy = False
+        self._proxy_bytes = bytearray()
 
     def __repr__(self) -> str:
         return f"<ClientConnection phase {self.phase}, {self.read_bytes} read, {self.written_bytes} written, {self.writer!r}>"
+
+    @property
+    def input_chain(self) -> Chain | None:
+        """Where what the client sent lies until it is answered."""
+        return self._input
 
     # Receiving.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
+        self.peer = self._peer_address()
+        settings = self.listener.settings
+        self._expects_proxy = settings.proxy_protocol and self.peer in self.listener.trusted
         self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
-        self._row = self.listener.add(self, self._row)
-        if self._row is not None:
-            self.word = self.listener.table.word_index(self._row)
-        self._wait(Phase.IDLE, self.listener.settings.head_timeout_s)
+        self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
+        self._wait(Phase.IDLE, settings.head_timeout_s)
+
+    def _peer_address(self) -> str:
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         chain = self._input
-        if chain is None and self.phase != Phase.CLOSING:
-            try:
-                chain = self._input = Chain(self.listener.arena, Use.INPUT)
-            except ArenaFull:
-                chain = None
+        if chain is None and self.phase != Phase.CLOSING and not self._expects_proxy:
+            chain = self._take_input()
         self._view = _SCRATCH if chain is None or self.phase == Phase.CLOSING else chain.tail()
         return self._view
 
+    def _take_input(self) -> Chain | None:
+        """A block to receive into. Without one a request can still be read, but only to be told so."""
+        try:
+            self._input = Chain(self.listener.arena, Use.INPUT)
+        except ArenaFull:
+            self.surplus = True
+        return self._input
+
     def buffer_updated(self, nbytes: int) -> None:
         self.read_bytes += nbytes
-        if self.phase == Phase.CLOSING:
-            return
-        if self._view is _SCRATCH:
-            self.refuse(Overloaded("The gateway has no memory to read another request.", retry_after_s=2), close=True)
-            return
-        chain = self._input
-        assert chain is not None
+        if self.phase != Phase.CLOSING:
+            self._guarded(partial(self._receive, nbytes))
+
+    def _receive(self, nbytes: int) -> None:
         data = self._view[:nbytes]
+        if self._expects_proxy:
+            data = self._take_proxy_header(data.tobytes())
+        elif self._input is not None:
+            self._input.filled(nbytes)
+        if self.phase == Phase.IDLE and len(data):
+            self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
+        self._reader.receive_data(data)
+        self._advance()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """The root of all that a client's bytes can cause. Each fault gets its answer; none takes the process down."""
         try:
-            chain.filled(nbytes)
-            if self.phase == Phase.IDLE:
-                self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
-            self._reader.receive_data(data)
-            self._advance()
+            work()
         except ArenaFull:
             self.refuse(Overloaded("The gateway has no memory to read another request.", retry_after_s=2), close=True)
         except Http1Error as exc:
             self.refuse(_ERRORS.get(exc.status, BadHttp)(exc.why), close=True, status=exc.status)
+        except LongwireError as exc:
+            self.refuse(exc, close=True)
+        except Exception:
+            log.exception("connection_fault")
+            self.refuse(LocalError("The gateway failed to serve this request."), close=True)
+
+    def _take_proxy_header(self, data: bytes) -> memoryview:
+        """Read the PROXY header that a trusted proxy must send first; returns what lies behind it.
+
+        Raises:
+            BadHttp: it is malformed.
+        """
+        self._proxy_bytes += data
+        header = parse_proxy_header(self._proxy_bytes)
+        if header is NEED_DATA or not isinstance(header, ProxyHeader):
+            return memoryview(b"")
+        self._expects_proxy = False
+        if header.source is not None:
+            self.peer = header.source[0]
+        return memoryview(bytes(self._proxy_bytes[header.length :]))
 
     def _advance(self) -> None:
         """Act on what the reader has, until it needs more or a response is under way.
@@ -175,11 +198,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def _take_head(self, head: RequestHead) -> None:
-        """Decide on the head alone whatever can be: identity, route and size come before the body (Open WebUI CVE-2024-12537)."""
+        """Decide on the head alone whatever can be: identity, route and size come before the body (Open WebUI
+        CVE-2024-12537)."""
         self.head = head
         self.keep_alive = head.keep_alive and not self.surplus
         self.speaks_1_1 = head.minor == 1
         has_body = head.chunked or head.content_length > 0
+        self.extra_headers = self.handlers.greet(head)
         try:
             self.pending = self.handlers.prepare(head, self)
         except LongwireError as exc:
@@ -211,18 +236,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         head = self.head
         pending = self.pending
         self.phase = max(self.phase, Phase.ANSWERING)
-        extra = pending.headers if pending is not None else []
+        extra = self.extra_headers
         self.count_response(route or (pending.route if pending is not None else "other"), status)
         send_body = head is None or head.method != "HEAD"
         answer = whole_response(status, [*headers, *extra, *self.connection_header()], body, send_body=send_body)
-        self._note_answer(answer)
+        self.record.note_answer(answer, self.written_bytes)
         self.write(answer)
         self.response_done()
-
-    def _note_answer(self, answer: bytes) -> None:
-        """A whole response that reads no stream is stored itself, if it is short enough: an adopter may have to send its end."""
-        kept = answer if len(answer) <= MAX_STORED_HEAD_BYTES else b""
-        self._answered = Answered(written_base=self.written_bytes, answer_bytes=len(answer), head=kept)
 
     def refuse(self, error: LongwireError, *, close: bool = False, status: int = 0) -> None:
         """Answer with an error. ``close``: what follows on this connection cannot be trusted or is not wanted."""
@@ -234,12 +254,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def attach(self, stream: Stream, door: Door, position: int) -> None:
         """Let the client read a stream from an index position on."""
         assert self.pending is not None
-        writer = Writer(self, self.pending.route, [*self.pending.headers, *self.connection_header()])
+        writer = Writer(self, self.pending.route, [*self.extra_headers, *self.connection_header()])
         subscriber = Subscriber(stream, writer, door, position)
         writer.subscriber = subscriber
         self.writer = writer
-        self.words[self.word] = 0
-        self._answered = Answered(stream.row, stream.id, door, position, self.written_bytes)
+        self.record.note_stream(stream, door, position, self.written_bytes)
         stream.attach(subscriber)
         if stream.state is State.OPENING:
             self.store_row()  # otherwise the head has been sent, and the row stored with it
@@ -265,6 +284,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._let_go_of_writer()
         self.head = None
         self.pending = None
+        self.extra_headers = []
         self._task = None
         if not self.keep_alive:
             self._close_gently()
@@ -283,11 +303,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Look at a pipelined request: in the loop's next turn, so that a thousand of them do not recurse."""
-        try:
-            if self.phase < Phase.ANSWERING:
-                self._advance()
-        except Http1Error as exc:
-            self.refuse(_ERRORS.get(exc.status, BadHttp)(exc.why), close=True, status=exc.status)
+        if self.phase < Phase.ANSWERING:
+            self._guarded(self._advance)
 
     def _renew_input(self) -> None:
         """Answered bytes leave the arena; what was pipelined behind them begins a chain of its own."""
@@ -366,8 +383,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # The end.
 
     def _close_gently(self) -> None:
-        """Send what is written, then close. The client may still be sending: what it sends is read and dropped for a while, because a
-        reset would destroy the answer before it is read (RFC 9112 9.6)."""
+        """Send what is written, then close. The client may still be sending: what it sends is read and dropped for a
+        while, because a reset would destroy the answer before it is read (RFC 9112 9.6)."""
         self._wait(Phase.CLOSING, LINGER_S)
         if self._is_reading_paused:
             self.transport.resume_reading()
@@ -395,8 +412,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._input is not None:
             self._input.give()
             self._input = None
-        self.listener.remove(self, self._row)
-        self._row = None
+        self.listener.remove(self, self.record.give())
 
     def _leave(self, reason: CloseReason) -> None:
         if self._task is not None:
@@ -406,116 +422,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.reader_ended(reason)
         self._let_go_of_writer()
 
-    # The row.
-
-    def store_head(self, head: bytes, door: Door) -> None:
-        """Keep the response head as sent: an adopter must send the very same bytes."""
-        kept = head if len(head) <= MAX_STORED_HEAD_BYTES else b""
-        self._answered = self._answered._replace(head=kept, answer_bytes=len(head), door=door)
-        self.store_row()
-
     def store_row(self) -> None:
-        """Write what a process would need to take this connection over: once per change of phase, never per event."""
-        if self._row is None:
-            return
-        chain = self._input
-        answered = self._answered
-        row = ConnectionRow(
-            fd=self.listener.fd_of(self.transport),
-            phase=self.phase,
-            stream=answered.stream,
-            stream_id=answered.stream_id,
-            door=answered.door,
-            start_position=answered.start_position,
-            written_base=answered.written_base,
-            answer_bytes=answered.answer_bytes,
-            read_base=self.read_bytes - (chain.end if chain is not None else 0),
-            input_block=chain.first if chain is not None else 0,
-            keep_alive=int(self.keep_alive),
-            eof=0,
-            head=answered.head,
-        )
-        self.listener.table.write(self._row, pack_connection(row))
-
-    # Taking over.
-
-    def take_over(self, row: ConnectionRow, checkpoint: int, read: int, written: int, stream: Stream | None) -> None:
-        """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
-
-        ``checkpoint`` is the reader's word, ``read`` and ``written`` are the kernel's counts, ``stream`` is the row's if it lives.
-        """
-        self.read_bytes, self.written_bytes, self.keep_alive = read, row.written_base, bool(row.keep_alive)
-        if row.input_block:
-            stored = (row.input_block, read - row.read_base)
-            self._input = Chain(self.listener.arena, Use.INPUT, stored=stored)
-            self._reader.receive_data(self._input.read(0, self._input.end))
-        self._answered = Answered(
-            row.stream, row.stream_id, row.door, row.start_position, row.written_base, row.answer_bytes, row.head
-        )
-        sent = written - row.written_base
-        try:
-            if row.phase == Phase.ANSWERING:
-                self._read_answered_request()
-            if stream is not None and (row.head or row.phase == Phase.ANSWERING):
-                self._take_over_response(row, checkpoint, sent, stream)
-            else:
-                self._take_over_whole(row, sent)
-        except (Http1Error, LongwireError, AdoptionError):
-            self.abort()
-        else:
-            self.store_row()
-
-    def _read_answered_request(self) -> None:
-        """Consume the request that is being answered; the same bytes were good before.
-
-        Raises:
-            Http1Error: they are not what they were.
-        """
-        head = self._reader.next_event()
-        assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
-        self.head, self.speaks_1_1 = head, head.minor == 1
-        self.pending = self.handlers.prepare(head, self)
-        self._reader.next_event()
-        self.phase = Phase.ANSWERING
-
-    def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
-        """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
-        if not row.head:
-            if sent or self.pending is None:
-                raise AdoptionError("the response head was not stored")
-            self.attach(stream, Door(row.door), row.start_position)
-            return
-        offset, position = checkpoint >> COUNT_BITS, checkpoint & COUNT_MASK
-        if not offset:
-            position = row.start_position
-        route = self.pending.route if self.pending is not None else "other"
-        writer = Writer(self, route, [])
-        writer.take_over(offset, sent - offset)
-        subscriber = Subscriber(stream, writer, Door(row.door), position)
-        writer.subscriber = subscriber
-        self.writer = writer
-        self.phase = Phase.ANSWERING
-        self.speaks_1_1 = bool(row.door & Door.FRAMED) or self.speaks_1_1
-        if not offset:
-            writer.send([row.head], len(row.head))
-        subscriber.take_over()
-        stream.attach(subscriber)
-
-    def _take_over_whole(self, row: ConnectionRow, sent: int) -> None:
-        """Send the end of a response that reads no stream, then go on with the requests."""
-        missing = row.answer_bytes - sent if row.stream < 0 else 0
-        if missing > 0:
-            if len(row.head) != row.answer_bytes:
-                raise AdoptionError("the response was not stored whole")
-            self.transport.write(row.head[-missing:])
-        self.written_bytes += row.answer_bytes
-        if not self.keep_alive:
-            self._close_gently()
-        elif self.phase == Phase.ANSWERING:
-            self.phase = Phase.HEAD
-            self._serve(b"")
-        else:
-            self._wait(
-                Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
-            )
-            self._advance()
+        """Write the row: once per change of phase, never per event."""
+        self.record.store(self)

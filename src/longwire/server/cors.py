@@ -1,6 +1,7 @@
 """Cross-origin access for browsers (WHATWG Fetch), off unless origins are configured.
 
-What lives here: the response fields. What must not: anything else.
+What lives here: the response fields.
+What must not: anything else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Sequence
 from ..wire.http1 import Headers, RequestHead
 
 EXPOSED = b"X-Stream-Id, Location, X-Request-Id, Retry-After"
-ALLOWED = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, X-Request-Id, X-Api-Key, Cache-Control"
+ALLOWED = (
+    b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, X-Request-Id, X-Api-Key, "
+    b"Cache-Control"
+)
 MAX_AGE_S = b"600"
 
 

@@ -7,6 +7,7 @@ What must not: bytes on the wire (connection.py, writer.py), how a generation ru
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -15,12 +16,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ..admission.tenants import Tenant, Tenants
-from ..dialects.base import LARGE_BODY_BYTES, Ask, RelayWords
+from ..dialects.base import LARGE_BODY_BYTES, Ask, RelayWords, read_relayed
 from ..dialects.openai_chat import OpenAiWords, read_request
 from ..gateway import Gateway, Visit
 from ..streams.describe import describe
 from ..streams.doors import Door
 from ..streams.stream import Kind, OnDisconnect, State, Stream
+from ..wire.forwarded import client_address
 from ..wire.http1 import Headers, RequestHead
 from ..words.errors import (
     BadCursor,
@@ -34,9 +36,12 @@ from ..words.errors import (
 )
 from ..words.ids import Cursor, parse_cursor
 from ..words.reasons import CloseReason
+from ..words.settings import Settings
 from . import cors
-from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of
+from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
+
+log = logging.getLogger("longwire.server")
 
 if TYPE_CHECKING:
     from .connection import ClientConnection
@@ -45,18 +50,18 @@ CURSOR_NAMES = ("after", "last_event_id", "lastEventId", "lastEventID", "Last-Ev
 """Spellings that clients in the field use: our own, Mercure's two generations, event-source-polyfill, OpenAI's."""
 
 MAX_IDEMPOTENCY_KEY_BYTES = 256
+MAX_GRACE_DIGITS = 6
+LOCAL_NAMES = ("", "localhost", "[::1]")
 _OPEN_ROUTES = frozenset({"healthz", "readyz", "options", "openapi"})
 _GENERATING = frozenset({"chat_completions", "completions", "relay"})
 
 
 @dataclass(slots=True)
 class Pending:
-    """A request whose head was found good. ``headers`` go into its response whatever that is."""
+    """A request whose head was found good."""
 
     match: Match
     head: RequestHead
-    request_id: str
-    headers: Headers
     tenant: Tenant | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     grace_s: float = 0.0
@@ -82,6 +87,11 @@ class Handlers:
 
     # What the head alone decides.
 
+    def greet(self, head: RequestHead) -> Headers:
+        """What every response to this request carries, errors too."""
+        request_id = request_id_of(head).encode()
+        return [(b"x-request-id", request_id), *cors.response_headers(head, self.settings.cors_origins)]
+
     def prepare(self, head: RequestHead, connection: ClientConnection) -> Pending:
         """Check everything that needs no body.
 
@@ -89,24 +99,29 @@ class Handlers:
             LongwireError: answer it; the body, if any, is not wanted.
         """
         match = find_route(head.method, head.target)
-        request_id = request_id_of(head)
-        headers = [(b"x-request-id", request_id.encode()), *cors.response_headers(head, self.settings.cors_origins)]
-        pending = Pending(match, head, request_id, headers)
+        pending = Pending(match, head)
         if match.name in _OPEN_ROUTES:
             return pending
+        if self.tenants.is_open:
+            check_is_local(head, self.settings)
         if connection.surplus and not self._is_event_read(pending):
             raise Overloaded("This gateway has as many connections as it may; try again.", retry_after_s=2)
-        pending.tenant = self._identify(head)
+        pending.tenant = self._identify(head, connection)
         if match.name in _GENERATING:
             self._check_media_type(match.name, head)
             pending.on_disconnect, pending.grace_s = self._policy(head, pending.tenant)
         return pending
 
-    def _identify(self, head: RequestHead) -> Tenant:
+    def _identify(self, head: RequestHead, connection: ClientConnection) -> Tenant:
         authorization, api_key = head.get_all(b"authorization"), head.get_all(b"x-api-key")
         if len(authorization) > 1 or len(api_key) > 1:
             raise BadHttp("A credential was sent twice.")
-        return self.tenants.identify(authorization[0] if authorization else None, api_key[0] if api_key else None)
+        try:
+            return self.tenants.identify(authorization[0] if authorization else None, api_key[0] if api_key else None)
+        except RefusedError:
+            address = client_address(connection.peer, head.get_all(b"x-forwarded-for"), connection.listener.trusted)
+            log.warning("unauthenticated", extra={"fields": {"client": address}})
+            raise
 
     @staticmethod
     def _check_media_type(route: str, head: RequestHead) -> None:
@@ -124,30 +139,21 @@ class Handlers:
             raise WrongMediaType("The body must be UTF-8.")
 
     def _policy(self, head: RequestHead, tenant: Tenant) -> tuple[OnDisconnect, float]:
-        """What happens when the last reader leaves: by header, else by whether the client can come back at all."""
+        """What happens when the last reader leaves: by header, else by whether the client can come back at all.
+
+        What goes beyond the tenant's limits is cut down to them, and the response says what was granted.
+        """
         given = (head.get(b"longwire-on-disconnect") or b"").strip().decode("latin-1")
         may = tenant.settings
         if not given:
-            grace = head.get(b"idempotency-key") is not None and may.may_run_detached
-            return (
-                (OnDisconnect.GRACE, min(self.settings.grace_s, may.max_grace_s))
-                if grace
-                else (OnDisconnect.CANCEL, 0.0)
-            )
-        if given == "cancel":
-            return OnDisconnect.CANCEL, 0.0
+            given = f"grace={self.settings.grace_s:.0f}" if head.get(b"idempotency-key") else "cancel"
+        if given in ("cancel", "run"):
+            wish, grace_s = OnDisconnect[given.upper()], 0.0
+        else:
+            wish, grace_s = OnDisconnect.GRACE, _grace_of(given)
         if not may.may_run_detached:
-            raise RefusedError(
-                "This key may not keep streams running after a disconnect.", param="Longwire-On-Disconnect"
-            )
-        if given == "run":
-            return OnDisconnect.RUN, 0.0
-        seconds = given.removeprefix("grace=")
-        if seconds == given or not seconds.isascii() or not seconds.isdigit() or len(seconds) > 6:
-            raise RemoteError("It must be cancel, run or grace=SECONDS.", param="Longwire-On-Disconnect")
-        if int(seconds) > may.max_grace_s:
-            raise RefusedError(f"The longest grace is {may.max_grace_s:g} s.", param="Longwire-On-Disconnect")
-        return OnDisconnect.GRACE, float(seconds)
+            return OnDisconnect.CANCEL, 0.0
+        return wish, min(grace_s, may.max_grace_s)
 
     # Serving.
 
@@ -169,14 +175,17 @@ class Handlers:
 
     def _relay(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
         """Any other POST: the body goes on as it is, so nothing of it is known here but the model, if it is JSON."""
-        model = ""
-        if len(body) < LARGE_BODY_BYTES and (pending.head.get(b"content-type") or b"").startswith(b"application/json"):
-            model = read_request(body).model
-        self._generate(pending, Ask(model, False, 1, body, None, False), connection)
+        if not (pending.head.get(b"content-type") or b"").lower().startswith(b"application/json"):
+            self._generate(pending, Ask("", False, 1, body, None, False), connection)
+        elif len(body) >= LARGE_BODY_BYTES:
+            connection.start(self._wait_large(pending, body, connection))
+        else:
+            self._generate(pending, read_relayed(body), connection)
 
     async def _wait_large(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
+        read = read_relayed if pending.route == "relay" else read_request
         try:
-            ask = await asyncio.get_running_loop().run_in_executor(self._executor, read_request, body)
+            ask = await asyncio.get_running_loop().run_in_executor(self._executor, read, body)
             self._generate(pending, ask, connection)
         except LongwireError as exc:
             connection.refuse(exc)
@@ -187,18 +196,21 @@ class Handlers:
         key = head.get(b"idempotency-key") or b""
         if len(key) > MAX_IDEMPOTENCY_KEY_BYTES:
             raise RemoteError(f"The key is over {MAX_IDEMPOTENCY_KEY_BYTES} bytes.", param="Idempotency-Key")
+        request_id = connection.extra_headers[0][1].decode()
         visit = Visit(
             tenant=pending.tenant,
             route=pending.route,
             target=head.target,
-            headers=headers_to_engine(head, pending.request_id),
-            request_id=pending.request_id,
+            headers=headers_to_engine(head, request_id),
+            request_id=request_id,
             idempotency_key=key,
             on_disconnect=pending.on_disconnect,
             grace_s=pending.grace_s,
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )
         stream = self.gateway.generate(ask, visit)
+        if head.get(b"longwire-on-disconnect"):
+            connection.extra_headers.append((b"longwire-on-disconnect", granted(stream).encode()))
         connection.attach(stream, Door.FRAMED if head.minor else Door.BARE, 0)
 
     # Streams.
@@ -214,7 +226,7 @@ class Handlers:
             return
         stream = self.gateway.registry.find(pending.match.argument, pending.tenant.name)
         if pending.head.method == "HEAD":
-            connection.respond(200, [(b"content-type", EVENT_STREAM)], b"")
+            connection.respond(200, [(b"content-type", EVENT_STREAM), *stream_headers(stream.public_id)], b"")
             return
         self._resume(stream, pending, connection)
 
@@ -282,6 +294,44 @@ class Handlers:
     @staticmethod
     def _respond_json(connection: ClientConnection, value: object) -> None:
         connection.respond(200, [(b"content-type", JSON), (b"cache-control", b"no-store")], json_body(value))
+
+
+def _grace_of(text: str) -> float:
+    """The seconds of ``grace=SECONDS``.
+
+    Raises:
+        RemoteError: it is nothing of the kind.
+    """
+    seconds = text.removeprefix("grace=")
+    if seconds == text or not (seconds.isascii() and seconds.isdigit() and len(seconds) <= MAX_GRACE_DIGITS):
+        raise RemoteError("It must be cancel, run or grace=SECONDS.", param="Longwire-On-Disconnect")
+    return float(seconds)
+
+
+def granted(stream: Stream) -> str:
+    """The policy that a stream has, in the words of the request header."""
+    if stream.on_disconnect is OnDisconnect.GRACE:
+        return f"grace={stream.grace_s:g}"
+    return stream.on_disconnect.name.lower()
+
+
+def check_is_local(head: RequestHead, settings: Settings) -> None:
+    """Where anyone may come in, a web page must not come in through its visitor's browser.
+
+    A page that rebinds its name to loopback shows itself by its Host, one that posts across origins by its Origin.
+
+    Raises:
+        RefusedError: one of the two.
+    """
+    host = (head.get(b"host") or b"").decode("latin-1").lower()
+    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+    if not settings.allow_anonymous and not (name in LOCAL_NAMES or name.startswith("127.") or name == settings.host):
+        raise RefusedError("Without tenants this gateway answers to loopback names only.", param="Host")
+    origin = head.get(b"origin")
+    if origin is None or "*" in settings.cors_origins or origin.decode("latin-1") in settings.cors_origins:
+        return
+    if origin.decode("latin-1").lower().partition("://")[2] != host:
+        raise RefusedError("This origin is not among cors_origins.", param="Origin")
 
 
 def cursor_of(pending: Pending) -> Cursor:

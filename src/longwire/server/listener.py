@@ -13,13 +13,15 @@ import ssl
 from ..observe.instruments import Instruments
 from ..streams.arena import Arena
 from ..streams.tables import Table
+from ..wire.forwarded import TrustedNetworks
 from ..words.clock import Clock
 from ..words.settings import Settings
+from ..words.sweep import Sweep
 from .connection import ClientConnection
 from .handlers import Handlers
 
 TICK_S = 1.0
-"""Deadlines of clients are seconds; looking at 10,000 connections takes about a millisecond."""
+"""How often a client's deadlines are looked at: they are seconds."""
 
 SURPLUS_CONNECTIONS = 256
 """Beyond max_connections so many more are accepted, only to be told so in words; the rest is closed at once."""
@@ -38,9 +40,13 @@ class Listener:
         self.instruments = instruments
         self.handlers = handlers
         self.loop = asyncio.get_running_loop()
+        self.trusted = TrustedNetworks.parse(settings.trusted_proxies)
         self.connections: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
-        self._tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
+        tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
+        self._sweep: Sweep[ClientConnection] = Sweep(
+            clock, tick_s, lambda: self.connections, lambda connection, now: connection.tick(now)
+        )
 
     def __repr__(self) -> str:
         return f"<Listener {len(self.connections)} connections>"
@@ -50,7 +56,7 @@ class Listener:
         self._server = await self.loop.create_server(
             lambda: ClientConnection(self, self.handlers), sock=sock, ssl=tls, backlog=4096
         )
-        self.clock.call_later(self._tick_s, self._tick)
+        self._sweep.start()
 
     def add(self, connection: ClientConnection, row: int | None) -> int | None:
         """Count a new connection; returns its row (the one it was taken over with), or None where it will not be adopted."""
@@ -68,21 +74,6 @@ class Listener:
         if row is not None:
             self.table.give(row)
 
-    @staticmethod
-    def fd_of(transport: asyncio.Transport) -> int:
-        """The descriptor for the row; -1 under TLS of our own, whose state is not in the socket."""
-        if transport.get_extra_info("ssl_object") is not None:
-            return -1
-        sock = transport.get_extra_info("socket")
-        return sock.fileno() if sock is not None else -1
-
-    def _tick(self) -> None:
-        now = self.clock.now()
-        for connection in list(self.connections):
-            connection.tick(now)
-        if self._server is not None:
-            self.clock.call_later(self._tick_s, self._tick)
-
     def stop_accepting(self) -> None:
         """No new connections; those there are go on."""
         if self._server is not None:
@@ -91,6 +82,7 @@ class Listener:
     def close(self) -> None:
         """Cut every connection."""
         self.stop_accepting()
+        self._sweep.stop()
         self._server = None
         for connection in list(self.connections):
             connection.abort()

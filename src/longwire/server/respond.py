@@ -19,8 +19,8 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 JSON: Final = b"application/json"
 
 _NOT_PASSED_BACK: Final = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-    b"content-length", b"date", b"server", b"set-cookie", b"x-request-id", b"x-stream-id", b"location", b"alt-svc",
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+    b"upgrade", b"content-length", b"date", b"server", b"set-cookie", b"x-request-id", b"x-stream-id", b"location", b"alt-svc",
     b"strict-transport-security", b"x-accel-buffering",
 })  # fmt: skip
 """Of an engine's response: hop-by-hop fields, those that are ours to say, and cookies, which would tie strangers together."""

@@ -40,8 +40,8 @@ class Writer:
     def __init__(self, connection: ClientConnection, route: str, extra_headers: Headers) -> None:
         self._connection = connection
         self._transport: asyncio.Transport = connection.transport
-        self._words = connection.words
-        self._word = connection.word
+        self._words = connection.record.words
+        self._word = connection.record.word
         self.sent_bytes = 0
         self._skip_bytes = 0
         self.route = route
@@ -59,7 +59,7 @@ class Writer:
             headers = [
                 (b"content-type", refusal.content_type),
                 *headers_from_engine(refusal.headers),
-                *self._common(stream),
+                *self._identity(stream),
             ]
             connection.count_response(self.route, refusal.status)
             self._send_head(whole_response(refusal.status, [*headers], refusal.body))
@@ -69,7 +69,7 @@ class Writer:
             self._begin_body(stream)
         else:
             connection.count_response(self.route, 200)
-            headers = [(b"content-type", EVENT_STREAM), *NO_BUFFERING, *self._common(stream), *self._framing(None)]
+            headers = [(b"content-type", EVENT_STREAM), *NO_BUFFERING, *self._identity(stream), *self._framing(None)]
             self._send_head(encode_response_head(200, headers))
         return True
 
@@ -81,11 +81,11 @@ class Writer:
             Door.BARE if head.content_length is not None or not self._connection.speaks_1_1 else Door.FRAMED
         )
         framing = self._framing(head.content_length) if head.status != 204 else []  # RFC 9110 8.6: a 204 has no length
-        headers = [*headers_from_engine(head.headers), *self._common(stream), *framing]
+        headers = [*headers_from_engine(head.headers), *self._identity(stream), *framing]
         self._connection.count_response(self.route, head.status)
         self._send_head(encode_response_head(head.status, headers))
 
-    def _common(self, stream: Stream) -> Headers:
+    def _identity(self, stream: Stream) -> Headers:
         return [*stream_headers(stream.public_id), *self.extra_headers]
 
     def _framing(self, content_length: int | None) -> Headers:
@@ -104,7 +104,8 @@ class Writer:
 
     def _send_head(self, head: bytes) -> None:
         assert self.subscriber is not None
-        self._connection.store_head(head, self.subscriber.door)
+        self._connection.record.note_head(head, self.subscriber.door)
+        self._connection.store_row()
         self.send([head], len(head))
 
     def send_frame(self, frame: memoryview, length: int, position: int) -> None:

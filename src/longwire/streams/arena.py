@@ -3,12 +3,14 @@
 What lives here: taking and giving back blocks, chains of blocks, and the account of who holds how many.
 What must not: what the bytes mean (log.py), any socket, any knowledge of HTTP.
 
-The memory is a memfd sealed against shrinking, so that another process can map it and a truncation cannot kill either. A block is
-linked into its chain before it is handed out, and is filled to its last byte before the next is taken: an offset in a chain is
-found by division, and a process that takes over finds the bytes that the kernel had already stored.
+The memory is a memfd sealed against shrinking, so that another process can map it and a truncation cannot kill either.
+A block is linked into its chain before it is handed out, and is filled to its last byte before the next is taken: an
+offset in a chain is found by division, and a process that takes over finds the bytes that the kernel had already
+stored.
 
-A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until its bytes
-have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one tenant's bytes to another.
+A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until
+its bytes have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one
+tenant's bytes to another.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ BLOCK_SHIFT = BLOCK_BYTES.bit_length() - 1
 OFFSET_MASK = BLOCK_BYTES - 1
 
 RESERVE_BLOCKS = 64
-"""Blocks that only streams under way may take. New work is refused before the arena is wholly full, so that what runs can go on."""
+"""Blocks that only streams under way may take. New work is refused before the arena is wholly full, so that what runs
+can go on."""
 
 PAUSE_BLOCKS = 16
 """Below so many free blocks upstreams are not read any more: what was received already may still need records of its own."""
@@ -152,9 +155,9 @@ class Arena:
 class Chain:
     """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
 
-    ``end`` is the number of bytes stored. With ``on_full``, a chain that finds no block calls it, stands still (:attr:`is_full`) and
-    waits for :meth:`extend`. ``stored`` (first block, bytes) takes over a chain that another process has begun.
-    """
+    ``end`` is the number of bytes stored. With ``on_full``, a chain that finds no block calls it, stands still
+    (:attr:`is_full`) and waits for :meth:`extend`. ``stored`` (first block, bytes) takes over a chain that another
+    process has begun."""
 
     __slots__ = ("_arena", "_limit", "_pos", "_view", "blocks", "end", "is_full", "on_full", "use")
 

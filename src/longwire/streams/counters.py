@@ -1,10 +1,12 @@
 """How many bytes of a TCP connection were read by us and were written by us, as the kernel counts them.
 
-What lives here: the arithmetic over TCP_INFO and the queues, and the self-test that decides whether this kernel can be believed.
+What lives here: the arithmetic over TCP_INFO and the queues, and the self-test that decides whether this kernel can be
+believed.
 What must not: anything that acts on the numbers (adopt).
 
-The kernel's counters outlive the process that read and wrote, which is what makes adoption exact. Their corners, each a row in the tests:
-a received FIN counts as a byte received but not as one that waits; a SYN that we sent counts as a byte acknowledged; so does our own FIN.
+The kernel's counters outlive the process that read and wrote, which is what makes adoption exact. Their corners, each a
+row in the tests: a received FIN counts as a byte received but not as one that waits; a SYN that we sent counts as a
+byte acknowledged; so does our own FIN.
 """
 
 from __future__ import annotations
@@ -77,14 +79,21 @@ def counters_work() -> bool:
         return False
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            with socket.create_connection(server.getsockname(), timeout=2) as writer, server.accept()[0] as reader:
-                writer.sendall(b"x" * 10)
-                if len(reader.recv(4, socket.MSG_WAITALL)) != 4:
-                    return False
-                wrote = bytes_written(take_reading(writer), connected=True)
-                return wrote == 10 and bytes_read(take_reading(reader)) == 4
+            writer = socket.create_connection(server.getsockname(), timeout=2)
+            with writer, server.accept()[0] as reader:
+                return _count_exactly(writer, reader)
     except OSError:
+        return False  # no loopback, no such option, or bytes that do not arrive: all mean no
+
+
+def _count_exactly(writer: socket.socket, reader: socket.socket) -> bool:
+    """Write 10 bytes and read 4 of them: do the counters say so?"""
+    reader.settimeout(2)
+    writer.sendall(b"x" * 10)
+    if len(reader.recv(4, socket.MSG_WAITALL)) != 4:
         return False
+    wrote = bytes_written(take_reading(writer), connected=True)
+    return wrote == 10 and bytes_read(take_reading(reader)) == 4
 
 
 def _counters(sock: socket.socket) -> tuple[int, int, int]:

@@ -35,9 +35,8 @@ class Door(IntEnum):
 def encode(door: Door, log: Log, position: int, limit_bytes: int, limit_events: int) -> tuple[Buffers, int, int]:
     """Encode entries from ``position`` on.
 
-    Stops at the first entry that reaches a limit, so at least one is encoded. Returns ``(buffers, next_position, bytes)``.
-    Views among the buffers point into the arena: hold the log until they have reached the kernel.
-    """
+    Stops at the first entry that reaches a limit, so at least one is encoded. Returns ``(buffers, next_position,
+    bytes)``. Views among the buffers point into the arena: hold the log until they have reached the kernel."""
     if position < log.known_from:
         log.fill()
     stop = min(log.deliverable, position + limit_events)

@@ -3,9 +3,10 @@
 What lives here: appending, sealing, the place of a seq, and the bytes of a run of entries.
 What must not: who reads (subscriber.py), how a door frames (doors.py), HTTP heads, engines.
 
-The upstream's bytes lie in one chain just as the kernel stored them, HTTP framing included. What the gateway itself adds (an
-in-band error, a heartbeat, an event in canonical form) lies in a second chain, the records, each already framed as one HTTP chunk. An
-entry of the index is one integer that says which chain, where, and how long (words/events.py).
+The upstream's bytes lie in one chain just as the kernel stored them, HTTP framing included. What the gateway itself
+adds (an in-band error, a heartbeat, an event in canonical form) lies in a second chain, the records, each already
+framed as one HTTP chunk. An entry of the index is one integer that says which chain, where, and how long
+(words/events.py).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SI
 from .arena import Arena, Chain, Use
 
 RECORD_HEADER = struct.Struct("<II")
-"""Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is needed to merge the
-two chains again."""
+"""Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is
+needed to merge the two chains again."""
 FROM_UPSTREAM = 1 << 31
 """The record holds an event of the engine in another form. Reading the upstream's bytes again finds that event again."""
 

@@ -3,8 +3,8 @@
 What lives here: the sink that such a reading writes into, and making a stream from its row.
 What must not: reading itself (engines), sockets and counters (counters.py), connections.
 
-The index is not in shared memory: it can be computed from what is. From a checkpoint on that costs no more than the bytes behind it,
-however long the log is; what lies before is read only when somebody wants it.
+The index is not in shared memory: it can be computed from what is. From a checkpoint on that costs no more than the
+bytes behind it, however long the log is; what lies before is read only when somebody wants it.
 """
 
 from __future__ import annotations

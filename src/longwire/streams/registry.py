@@ -3,8 +3,8 @@
 What lives here: the map by id, the map by Idempotency-Key, retention, and the one tick that looks after time.
 What must not: HTTP, engines, the inside of a log.
 
-One tick serves every stream: a timer per stream would cost memory for each, and none of these times needs to be exact. Ended streams
-stand in order of their end, so eviction looks only at those that are due.
+One tick serves every stream: a timer per stream would cost memory for each, and none of these times needs to be exact.
+Ended streams stand in order of their end, so eviction looks only at those that are due.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from ..words.errors import Gone, KeyReused, NotFound, Overloaded
 from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
+from ..words.sweep import Sweep
 from .arena import BLOCK_BYTES, Arena
 from .log import Log
-from .stream import EndingWords, Facts, OnDisconnect, State, Stream, StreamShell
+from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
 from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
 
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
+
+MAX_MODEL_CHARS_IN_ROW = 128
+"""The row's facts must fit whatever a client calls its model: it is only shown from there."""
 
 _NO_STREAM = "No stream has this id."
 _REASONS = list(CloseReason)
@@ -71,6 +75,7 @@ class Registry:
         self._retained_blocks = 0
         self._events_ended = 0
         self._bytes_ended = 0
+        self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._evict_expired)
         self._secret = secrets.token_bytes(32)
         self.heartbeat_block = b": longwire\n\n"
         total = arena.blocks * BLOCK_BYTES
@@ -173,7 +178,7 @@ class Registry:
         described = {
             "tenant": facts.tenant,
             "route": facts.route,
-            "model": facts.model,
+            "model": facts.model[:MAX_MODEL_CHARS_IN_ROW],
             "engine": facts.engine,
             "n": facts.choices,
             "hide": facts.hides_usage,
@@ -257,25 +262,34 @@ class Registry:
     # Time.
 
     def tick(self) -> None:
-        """Look after everything that depends on time; called every ``tick_s``."""
+        """Look at every stream at once: what :meth:`start` has done step by step."""
         now = self._clock.now()
         self._evict_expired(now)
+        for stream in list(self._streams.values()):
+            self._look_at(stream, now)
+
+    def start(self) -> None:
+        """From now on look after everything that depends on time."""
+        self._sweep.start()
+
+    def _look_at(self, stream: Stream, now: float) -> None:
+        if stream.state is State.ENDED:
+            return
         settings = self._settings
         commit_after_s = settings.commit_after_ms / 1000
-        for stream in list(self._streams.values()):
-            if stream.state is State.ENDED:
-                continue
-            if stream.is_unread_since is not None and self._is_abandoned(stream, now):
-                stream.stop(CloseReason.CLIENT_LEFT, "")
-            elif stream.state is State.LIVE:
-                if now - stream.last_at >= settings.heartbeat_s and stream.kind == 0:
-                    stream.heartbeat(self.heartbeat_block)
-            elif commit_after_s and now - stream.created_at >= commit_after_s and stream.kind == 0:
+        if stream.is_unread_since is not None and self._is_abandoned(stream, now):
+            stream.stop(CloseReason.CLIENT_LEFT, "")
+        elif stream.kind is not Kind.EVENTS:
+            return
+        elif stream.state is State.LIVE:
+            if now - stream.last_at >= settings.heartbeat_s:
                 stream.heartbeat(self.heartbeat_block)
+        elif commit_after_s and now - stream.created_at >= commit_after_s:
+            stream.heartbeat(self.heartbeat_block)
 
     @property
     def tick_s(self) -> float:
-        """How often :meth:`tick` wants to be called: a fraction of the shortest of its times."""
+        """How often each stream is looked at: a fraction of the shortest of the times that depend on it."""
         times = [self._settings.heartbeat_s, 4.0]
         if self._settings.commit_after_ms:
             times.append(self._settings.commit_after_ms / 1000)
@@ -306,7 +320,8 @@ class Registry:
         return events, self._bytes_ended + sum(stream.log.upstream.end for stream in live)
 
     def close(self) -> None:
-        """End and forget every stream; for the end of the process and for tests that count blocks."""
+        """Look at nothing more, and end and forget every stream; for the end of the process and for tests that count blocks."""
+        self._sweep.stop()
         for stream in list(self._streams.values()):
             if stream.state is not State.ENDED:
                 stream.stop(CloseReason.SHUTDOWN, "")

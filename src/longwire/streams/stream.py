@@ -1,15 +1,14 @@
 """A stream: one generation as a durable, addressable object.
 
-What lives here: its identity, state, readers, policy and truthful ending; it is the sink that an engine's bytes go into.
+What lives here: its identity, state, readers, policy and truthful ending; it is the sink that an engine's bytes go
+into.
 What must not: HTTP, engines, how readers write (subscriber.py), which streams there are (registry.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
 
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
@@ -19,134 +18,43 @@ from ..words.reasons import CloseReason
 from .arena import Arena, ArenaFull, Chain, Use
 from .log import Log
 from .tables import COUNT_BITS, StreamRow, Table
+from .terms import (
+    TRANSITIONS,
+    BodyHead,
+    EndingWords,
+    Facts,
+    Kind,
+    Link,
+    OnDisconnect,
+    Producer,
+    Reader,
+    Refusal,
+    Slot,
+    State,
+)
 
-
-class State(IntEnum):
-    """Where a stream is in its life."""
-
-    OPENING = 0
-    """Nothing was sent to any reader yet: it can still become an ordinary HTTP error."""
-    LIVE = 1
-    """Readers have the response head: whatever happens now is told in-band."""
-    ENDED = 2
-    """Sealed, with a reason. It can be read until it is evicted."""
-
-
-TRANSITIONS: dict[State, tuple[State, ...]] = {
-    State.OPENING: (State.LIVE, State.ENDED),
-    State.LIVE: (State.ENDED,),
-    State.ENDED: (),
-}
-
-
-class Kind(IntEnum):
-    """What the readers get."""
-
-    EVENTS = 0
-    """Server-sent events: in-band errors and heartbeats are possible."""
-    BODY = 1
-    """An opaque body (JSON, audio): the only in-band truth is its completeness."""
-
-
-class OnDisconnect(IntEnum):
-    """What happens when the last reader has left."""
-
-    CANCEL = 0
-    GRACE = 1
-    RUN = 2
-
-
-@dataclass(frozen=True, slots=True)
-class BodyHead:
-    """The head of a non-SSE answer: what readers are told before the body."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    content_length: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The whole answer of a stream that ended before its first content."""
-
-    status: int
-    body: bytes
-    content_type: bytes = b"application/json"
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-
-class EndingWords(Protocol):
-    """How a dialect says that a stream ended badly."""
-
-    def error_blocks(self, reason: CloseReason, message: str, facts: dict[str, object]) -> list[bytes]:
-        """The in-band error and the end marker, as event blocks."""
-
-    def error_body(self, reason: CloseReason, message: str) -> bytes:
-        """The body of an ordinary error response."""
-
-
-class Reader(Protocol):
-    """What a stream wakes: a subscriber."""
-
-    def pump(self) -> None: ...
-
-    def take_frame(self, position: int, frame: memoryview, length: int) -> None: ...
-
-
-class Link(NamedTuple):
-    """Where a stream's engine is connected: descriptor and the connection's byte counts before this request."""
-
-    fd: int = -1
-    read_base: int = 0
-    written_base: int = 0
-
-
-class Slot(Protocol):
-    """A place among the tenant's streams."""
-
-    def release(self) -> None: ...
-
-
-class Producer(Protocol):
-    """What fills a stream: an exchange with an engine."""
-
-    def stop(self) -> None:
-        """Give the engine back now."""
-
-    def resume_reading(self) -> None:
-        """Blocks are free again."""
-
-
-@dataclass(slots=True)
-class Facts:
-    """What is known of a stream besides its bytes; ``usage`` as the engine counted it, or None."""
-
-    tenant: str
-    tenant_index: int
-    route: str
-    model: str = ""
-    engine: str = ""
-    request_id: str = ""
-    usage: dict[str, Any] | None = None
-    tokens_estimated: int = 0
-    prompt_hash: bytes = b""
-    key_hash: bytes = b""
-    choices: int = 1
-    hides_usage: bool = False
-    wants_stream: bool = True
-    readers_total: int = 0
-    resumes_total: int = 0
-    first_byte_at: float | None = None
-    first_token_at: float | None = None
+__all__ = [
+    "BodyHead",
+    "EndingWords",
+    "Facts",
+    "Kind",
+    "Link",
+    "OnDisconnect",
+    "Refusal",
+    "State",
+    "Stream",
+    "StreamShell",
+]
 
 
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
-    __slots__ = ("_on_change", "link", "_gap_buckets", "_gaps", 
-        "_arena", "_clock", "_instruments", "_now", "_on_end", "_on_full", "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head",
-        "created_at", "created_wall", "ending", "ended_at", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind",
-        "last_at", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
+    __slots__ = (
+        "_arena", "_clock", "_gap_buckets", "_gaps", "_instruments", "_now", "_on_change", "_on_end", "_on_full",
+        "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head", "created_at", "created_wall", "ended_at",
+        "ending", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log",
+        "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
     )  # fmt: skip
 
     def __init__(
@@ -213,9 +121,8 @@ class Stream:
     def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
         """One framed event for readers at once: :meth:`append_framed` and :meth:`publish` in one, for the hot path.
 
-        ``frame`` is a view of the very bytes in the arena. A reader at the tail writes it as it is, which is what :mod:`doors`
-        would encode for it.
-        """
+        ``frame`` is a view of the very bytes in the arena. A reader at the tail writes it as it is, which is what
+        :mod:`doors` would encode for it."""
         if self.state is not State.LIVE:
             self.append_framed(start, length)
             self.publish(start + length)

@@ -3,8 +3,8 @@
 What lives here: when a reader writes, how much at once, when it is paused, and until when it holds the log.
 What must not: sockets and response heads (server), how entries are framed (doors.py).
 
-Live and replay are the same loop: a reader that is behind takes a bounded step and comes back, one that is at the tail takes what
-was just published. There is no hand-over between the two.
+Live and replay are the same loop: a reader that is behind takes a bounded step and comes back, one that is at the tail
+takes what was just published. There is no hand-over between the two.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Subscriber:
     Holds the stream's log from attach until its bytes have wholly reached the kernel.
     """
 
-    __slots__ = ("_is_live", 
+    __slots__ = ("_is_live",
         "_again", "_begun", "_ended", "_holding", "door", "is_paused", "outlet", "position", "stream",
     )  # fmt: skip
 

@@ -3,10 +3,10 @@
 What lives here: fixed-size rows with one writer, readable by any process without a lock, and their field layouts.
 What must not: what is done with a row (adopt.py), any object that holds one.
 
-A row is two slots written in turn, each with generation and CRC. The generation is stored last, as one aligned 64-bit word through
-``memoryview.cast('Q')`` (a struct's ``pack_into`` zeroes its target first, so that readers would see torn values): a reader takes the
-newest slot whose CRC is right, and a writer killed in mid-write leaves the older one. What changes with every read is kept
-in single aligned words in front of the slots, which are stored whole by the processor.
+A row is two slots written in turn, each with generation and CRC. The generation is stored last, as one aligned 64-bit
+word through ``memoryview.cast('Q')`` (a struct's ``pack_into`` zeroes its target first, so that readers would see torn
+values): a reader takes the newest slot whose CRC is right, and a writer killed in mid-write leaves the older one. What
+changes with every read is kept in single aligned words in front of the slots, which are stored whole by the processor.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ class Table:
         self._slot_bytes = slot_bytes
         self._row_bytes = 8 * WORDS + 2 * slot_bytes
         self.fd = os.memfd_create(f"longwire-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        total = mmap.PAGESIZE + rows * self._row_bytes
+        total = mmap.PAGESIZE + rows * self._row_bytes + 8 * WORDS  # and words that belong to no row
         os.ftruncate(self.fd, total)
         fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK)
         self._map = mmap.mmap(self.fd, total)
         view = memoryview(self._map)
         view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, rows, row_bytes, slot_bytes)
         self._view = view[mmap.PAGESIZE :]
-        self.words = self._view[: rows * self._row_bytes // 8 * 8].cast("Q")
-        """Every word of the table; a row's own begin at :meth:`word_index`."""
+        self.words = self._view[: (rows * self._row_bytes // 8 + WORDS) * 8].cast("Q")
+        """Every word of the table; a row's own begin at :meth:`word_index`. Behind the last row are some for what has
+        no row."""
         self._free: list[int] = []
         self._fresh = 0
 

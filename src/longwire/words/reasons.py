@@ -15,7 +15,7 @@ from enum import Enum
 class CloseReason(str, Enum):
     """The single reason why a stream (or a reader) ended; ``value`` is the word that users see."""
 
-    def __new__(cls, word: str, help: str, status: int = 0, resumable: bool = True) -> CloseReason:
+    def __new__(cls, word: str, help: str, status: int = 0, resumable: bool = False) -> CloseReason:
         self = str.__new__(cls, word)
         self._value_ = word
         self.help = help
@@ -28,7 +28,7 @@ class CloseReason(str, Enum):
     status: int
     """HTTP status that an error of this kind has before the first byte; 0 where the ending is no error."""
     resumable: bool
-    """Whether what the log holds can still be read by cursor (for the retention time)."""
+    """Whether more will come at the cursor: the stream itself goes on, only this reader was cut."""
 
     # The engine said it was done.
     COMPLETED = "completed", "The engine finished and said so."
@@ -52,7 +52,7 @@ class CloseReason(str, Enum):
     EVENT_TOO_LARGE = "event_too_large", "One event was larger than max_event_bytes.", 502
     STREAM_TOO_LARGE = "stream_too_large", "The stream's log reached max_stream_bytes.", 502
     ARENA_FULL = "arena_full", "The shared memory for logs had no room for the stream to go on.", 503
-    SLOW_READER = "slow_reader", "A reader made no progress for slow_reader_s; the stream itself went on.", 408
+    SLOW_READER = "slow_reader", "A reader made no progress for slow_reader_s; the stream itself went on.", 408, True
 
     # We failed.
     INTERNAL_ERROR = "internal_error", "A fault of the gateway itself.", 500

@@ -3,8 +3,8 @@
 What lives here: name, type, default, unit, bounds and help of each setting, as dataclasses.
 What must not: reading files, variables or flags (config.py does), and defaults repeated anywhere else.
 
-From these declarations come the TOML file, the ``LONGWIRE_*`` variables, the command-line flags, the reference page and the
-error messages. ``0`` means "never" or "no limit" only where the help says so.
+From these declarations come the TOML file, the ``LONGWIRE_*`` variables, the command-line flags, the reference page and
+the error messages. ``0`` means "never" or "no limit" only where the help says so.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Settings:
     admin_host: str = setting("127.0.0.1", "Address of the admin port (metrics, operator's API).")
     admin_port: int = setting(8081, "Admin port; 0 takes a free one.", low=0, high=65_535)
     admin_names: list[str] = setting([], "Host names, besides loopback, by which the admin port may be asked.")
-    state_dir: str = setting("", "Where state that outlives the process is kept; empty: a user state folder.")
+    state_dir: str = setting(
+        "", "Folder for what outlives the process (the key of hashes in logs); empty: nothing is kept."
+    )
     allow_anonymous: bool = setting(False, "Serve a non-loopback address with no tenants configured.")
     tls_cert_file: str = setting("", "Certificate chain (PEM) for TLS of our own; empty: plain HTTP behind a balancer.")
     tls_key_file: str = setting("", "Private key (PEM) for tls_cert_file.")

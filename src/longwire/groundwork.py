@@ -1,0 +1,129 @@
+"""What must be there before a house can be built: sockets, certificates, memory, secrets, and what is said at the door.
+
+What lives here: functions that lifecycle calls once, each for one thing that the machine gives.
+What must not: rooms, or anything that runs afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import secrets
+import socket
+import ssl
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from .observe.machine import memory_limit_bytes
+from .words.errors import SettingsError
+from .words.settings import Settings
+
+SECRET_BYTES = 32
+MAX_ARENA_BYTES = 64 << 30
+"""A larger arena must be asked for: on a machine with so much memory somebody else wants the rest."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def shown(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def make_tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_cert_file:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+    except (OSError, ssl.SSLError) as exc:
+        raise SettingsError(f"tls_cert_file and tls_key_file cannot be loaded: {exc}.") from exc
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def settle_garbage() -> None:
+    """What lives from start to end is taken out of the collector's sight; from here on it runs by our clock."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):  # a container may forbid it; `longwire check` shows what is in force
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def arena_bytes() -> int:
+    """A quarter of the memory that this process may use; it is touched only as it fills."""
+    limit, _ = memory_limit_bytes()
+    return min(limit // 4, MAX_ARENA_BYTES)
+
+
+def load_secret(state_dir: str) -> bytes | None:
+    """The key under which ids and prompts are hashed for logs: kept in ``state_dir``, so that hashes compare across restarts.
+
+    None without a state folder: then each process has its own.
+
+    Raises:
+        SettingsError: the folder or the file cannot be used.
+    """
+    if not state_dir:
+        return None
+    path = Path(state_dir) / "hash.key"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(descriptor, secrets.token_bytes(SECRET_BYTES))
+            os.close(descriptor)
+        secret = path.read_bytes()
+    except OSError as exc:
+        raise SettingsError(f"state_dir cannot be used: {exc.strerror or exc}.", where=str(path)) from exc
+    if len(secret) != SECRET_BYTES:
+        raise SettingsError(
+            f"This file must hold {SECRET_BYTES} bytes; remove it to have a new one made.", where=str(path)
+        )
+    return secret
+
+
+def greeting(url: str, model: str, *, with_key: bool) -> str:
+    """A curl line and a Python snippet that work as they are shown."""
+    auth = " -H 'Authorization: Bearer KEY'" if with_key else ""
+    key = "KEY" if with_key else "none"
+    return f"""
+Try it:
+  curl -N {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Tell me about rivers."}}]}}'
+
+Or in Python (pip install openai):
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
+  messages = [{{"role": "system", "content": "You are a helpful assistant."}},
+              {{"role": "user", "content": "Tell me about rivers."}}]
+  for event in client.chat.completions.create(model="{model}", messages=messages, stream=True):
+      print(event.choices[0].delta.content or "", end="", flush=True)
+"""
+
+
+def package_version() -> str:
+    """The installed version, or 0 from a bare checkout."""
+    try:
+        return version("longwire")
+    except PackageNotFoundError:
+        return "0"

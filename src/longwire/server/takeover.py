@@ -1,0 +1,109 @@
+"""A client's connection that another process had, gone on with exactly.
+
+What lives here: from a row, the kernel's counts and a stream to a connection in mid-request or mid-response. What must
+not: reading counters (streams.counters), the order of an adoption (adopt.py).
+"""
+
+from __future__ import annotations
+
+from ..streams.arena import Chain, Use
+from ..streams.doors import Door
+from ..streams.stream import Stream
+from ..streams.subscriber import Subscriber
+from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
+from ..wire.http1 import Http1Error, RequestHead
+from ..words.errors import LongwireError
+from .connection import ClientConnection
+from .record import Answered, Phase
+from .writer import Writer
+
+
+class AdoptionError(Exception):
+    """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
+
+
+class AdoptedConnection(ClientConnection):
+    """A :class:`ClientConnection` that begins in the middle."""
+
+    __slots__ = ()
+
+    def take_over(self, row: ConnectionRow, checkpoint: int, read: int, written: int, stream: Stream | None) -> None:
+        """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
+
+        ``checkpoint`` is the reader's word, ``read`` and ``written`` are the kernel's counts, ``stream`` is the row's
+        if it lives."""
+        self.read_bytes, self.written_bytes, self.keep_alive = read, row.written_base, bool(row.keep_alive)
+        if row.input_block:
+            stored = (row.input_block, read - row.read_base)
+            self._input = Chain(self.listener.arena, Use.INPUT, stored=stored)
+            self._reader.receive_data(self._input.read(0, self._input.end))
+        self.record.answered = Answered(
+            row.stream, row.stream_id, row.door, row.start_position, row.written_base, row.answer_bytes, row.head
+        )
+        sent = written - row.written_base
+        try:
+            if row.phase == Phase.ANSWERING:
+                self._read_answered_request()
+            if stream is not None and (row.head or row.phase == Phase.ANSWERING):
+                self._take_over_response(row, checkpoint, sent, stream)
+            else:
+                self._take_over_whole(row, sent)
+        except (Http1Error, LongwireError, AdoptionError):
+            self.abort()
+        else:
+            self.store_row()
+
+    def _read_answered_request(self) -> None:
+        """Consume the request that is being answered; the same bytes were good before.
+
+        Raises:
+            Http1Error: they are not what they were.
+        """
+        head = self._reader.next_event()
+        assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
+        self.head, self.speaks_1_1 = head, head.minor == 1
+        self.pending = self.handlers.prepare(head, self)
+        self._reader.next_event()
+        self.phase = Phase.ANSWERING
+
+    def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
+        """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
+        if not row.head:
+            if sent or self.pending is None:
+                raise AdoptionError("the response head was not stored")
+            self.attach(stream, Door(row.door), row.start_position)
+            return
+        offset, position = checkpoint >> COUNT_BITS, checkpoint & COUNT_MASK
+        if not offset:
+            position = row.start_position
+        route = self.pending.route if self.pending is not None else "other"
+        writer = Writer(self, route, [])
+        writer.take_over(offset, sent - offset)
+        subscriber = Subscriber(stream, writer, Door(row.door), position)
+        writer.subscriber = subscriber
+        self.writer = writer
+        self.phase = Phase.ANSWERING
+        self.speaks_1_1 = bool(row.door & Door.FRAMED) or self.speaks_1_1
+        if not offset:
+            writer.send([row.head], len(row.head))
+        subscriber.take_over()
+        stream.attach(subscriber)
+
+    def _take_over_whole(self, row: ConnectionRow, sent: int) -> None:
+        """Send the end of a response that reads no stream, then go on with the requests."""
+        missing = row.answer_bytes - sent if row.stream < 0 else 0
+        if missing > 0:
+            if len(row.head) != row.answer_bytes:
+                raise AdoptionError("the response was not stored whole")
+            self.transport.write(row.head[-missing:])
+        self.written_bytes += row.answer_bytes
+        if not self.keep_alive:
+            self._close_gently()
+        elif self.phase == Phase.ANSWERING:
+            self.phase = Phase.HEAD
+            self._serve(b"")
+        else:
+            self._wait(
+                Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
+            )
+            self._advance()

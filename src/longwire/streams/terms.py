@@ -1,0 +1,132 @@
+"""The terms in which streams speak: states, kinds, policies, and what is asked of those around a stream.
+
+What lives here: enums, small frozen facts and protocols, without behaviour.
+What must not: the stream itself (stream.py), HTTP, engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from ..words.reasons import CloseReason
+
+
+class State(IntEnum):
+    """Where a stream is in its life."""
+
+    OPENING = 0
+    """Nothing was sent to any reader yet: it can still become an ordinary HTTP error."""
+    LIVE = 1
+    """Readers have the response head: whatever happens now is told in-band."""
+    ENDED = 2
+    """Sealed, with a reason. It can be read until it is evicted."""
+
+
+TRANSITIONS: dict[State, tuple[State, ...]] = {
+    State.OPENING: (State.LIVE, State.ENDED),
+    State.LIVE: (State.ENDED,),
+    State.ENDED: (),
+}
+
+
+class Kind(IntEnum):
+    """What the readers get."""
+
+    EVENTS = 0
+    """Server-sent events: in-band errors and heartbeats are possible."""
+    BODY = 1
+    """An opaque body (JSON, audio): the only in-band truth is its completeness."""
+
+
+class OnDisconnect(IntEnum):
+    """What happens when the last reader has left."""
+
+    CANCEL = 0
+    GRACE = 1
+    RUN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BodyHead:
+    """The head of a non-SSE answer: what readers are told before the body."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    content_length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The whole answer of a stream that ended before its first content."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+class EndingWords(Protocol):
+    """How a dialect says that a stream ended badly."""
+
+    def error_blocks(self, reason: CloseReason, message: str, facts: dict[str, object]) -> list[bytes]:
+        """The in-band error and the end marker, as event blocks."""
+
+    def error_body(self, reason: CloseReason, message: str) -> bytes:
+        """The body of an ordinary error response."""
+
+
+class Reader(Protocol):
+    """What a stream wakes: a subscriber."""
+
+    def pump(self) -> None: ...
+
+    def take_frame(self, position: int, frame: memoryview, length: int) -> None: ...
+
+
+class Link(NamedTuple):
+    """Where a stream's engine is connected: descriptor and the connection's byte counts before this request."""
+
+    fd: int = -1
+    read_base: int = 0
+    written_base: int = 0
+
+
+class Slot(Protocol):
+    """A place among the tenant's streams."""
+
+    def release(self) -> None: ...
+
+
+class Producer(Protocol):
+    """What fills a stream: an exchange with an engine."""
+
+    def stop(self) -> None:
+        """Give the engine back now."""
+
+    def resume_reading(self) -> None:
+        """Blocks are free again."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a stream besides its bytes; ``usage`` as the engine counted it, or None."""
+
+    tenant: str
+    tenant_index: int
+    route: str
+    model: str = ""
+    engine: str = ""
+    request_id: str = ""
+    usage: dict[str, Any] | None = None
+    tokens_estimated: int = 0
+    prompt_hash: bytes = b""
+    key_hash: bytes = b""
+    choices: int = 1
+    hides_usage: bool = False
+    wants_stream: bool = True
+    readers_total: int = 0
+    resumes_total: int = 0
+    first_byte_at: float | None = None
+    first_token_at: float | None = None
