@@ -105,7 +105,7 @@ class Answer:
     @property
     def in_band_error(self) -> dict[str, Any] | None:
         """The error object inside the stream; None where there is none."""
-        errors = [frame["error"] for frame in self.frames if "error" in frame]
+        errors = [frame["error"] for frame in self.frames if frame.get("error")]
         assert len(errors) <= 1, "one ending, one error"
         return errors[0] if errors else None
 
@@ -249,7 +249,7 @@ def encode_request(
 ) -> bytes:
     """A request's bytes; ``body`` as it is, or as JSON."""
     payload = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    fields: dict[str, str] = {"host": "gateway"}
+    fields: dict[str, str] = {"host": "localhost"}
     if body is not None:
         fields |= {"content-type": "application/json", "content-length": str(len(payload))}
     fields |= headers or {}
