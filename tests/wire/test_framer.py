@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -73,7 +74,7 @@ def in_twos(blocks: list[bytes]) -> Wire:
     return Wire(b"".join(map(encode_chunk, pairs)) + LAST_CHUNK, True)
 
 
-FRAMINGS = {
+FRAMINGS: dict[str, Callable[[list[bytes]], Wire]] = {
     "one event per HTTP chunk": lambda blocks: sized_as(b"%x", blocks),
     "two events per HTTP chunk": in_twos,
     "all events in one HTTP chunk": lambda blocks: chunks_of(b"".join(blocks), 1 << 20),
