@@ -24,16 +24,22 @@ LAYOUT_VERSION = 1
 _MAGIC = b"LWTABLE1"
 _HEADER = struct.Struct("<8sIIII")
 _SLOT_HEADER = struct.Struct("<QII")  # generation, CRC of the rest, length of the payload
+_SLOT_FACTS = struct.Struct("<II")
 
 WORDS = 4
 """Aligned 64-bit words per row, for what changes with every read."""
 
-COUNT_BITS = 24
+COUNT_BITS = 29
 COUNT_MASK = (1 << COUNT_BITS) - 1
+"""A stream of the largest size that can be set (4 GiB) may consist of events of a few bytes: 29 bits count 500 million of them,
+and the other 35 hold an offset of 32 GiB, more than such a stream has with framing and ids."""
+
+MAX_READS = 8
+"""How often a reader that was overtaken by the writer in both slots tries again. A row is written a few times in its life."""
 
 
 def pack_word(offset: int, count: int) -> int:
-    """An offset in bytes (40 bits) and a count (24 bits) as one word, so that both change together."""
+    """An offset in bytes (35 bits) and a count (29 bits) as one word, so that both change together."""
     return offset << COUNT_BITS | count
 
 
@@ -109,16 +115,19 @@ class Table:
         """The payload of the newest valid slot; None where there is none or the row was given back."""
         base = row * self._row_bytes + 8 * WORDS
         slots = [base, base + self._slot_bytes]
-        slots.sort(key=lambda slot: self.words[slot // 8], reverse=True)
-        for slot in slots:
-            payload = self._read_slot(slot)
-            if payload is not None:
-                return payload or None
+        for _ in range(MAX_READS):
+            slots.sort(key=lambda slot: self.words[slot // 8], reverse=True)
+            for slot in slots:
+                payload = self._read_slot(slot)
+                if payload is not None:
+                    return payload or None
+            if not any(self.words[slot // 8] for slot in slots):
+                break
         return None
 
     def _read_slot(self, slot: int) -> bytes | None:
         generation = self.words[slot // 8]
-        _, crc, length = _SLOT_HEADER.unpack_from(self._view, slot)
+        crc, length = _SLOT_FACTS.unpack(self._view[slot + 8 : slot + 16])
         if not generation or length > self._slot_bytes - _SLOT_HEADER.size:
             return None
         body = bytes(self._view[slot + 12 : slot + 16 + length])
@@ -139,6 +148,7 @@ class Table:
         """Unmap; for tests and the end of the process."""
         self.words.release()
         self._view.release()
+        self._map.close()
         os.close(self.fd)
 
 
