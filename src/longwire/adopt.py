@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -208,7 +209,7 @@ def _fill(log: Log, facts: Facts, stop: int) -> None:
     _read_again(scratch, facts, stop)
     count = log.known_from
     log.entries[:count] = scratch.entries[:count]
-    log.silent[:0] = [position for position in scratch.silent if position < count]
+    log.silent[:0] = array("Q", (position for position in scratch.silent if position < count))
 
 
 def rows_of(registry: Registry, listener: Listener) -> Rows:

@@ -62,11 +62,13 @@ def end_bytes(door: Door) -> bytes:
 def _block(door: Door, log: Log, position: int) -> bytes:
     """One event without framing, with its id where the door has ids."""
     block = log.block(position)
-    if not door & Door.BARE_IDS or log.entries[position] & SILENT:
+    if not door & Door.BARE_IDS:
         return block
-    # An id of the engine's own would override ours, which is the one that a reader can come back with.
+    # An id of the engine's own, with data or without, would override ours, the one that a reader can come back with.
     if b"id" in block:
         block = _ID_LINE.sub(b"", block)
+    if log.entries[position] & SILENT:
+        return block
     return b"id: %d-%d\n%b" % (log.epoch, log.seq_at(position), block)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Log:
         self._records = records
         self._holds = 1
         self.entries = array("Q")
-        self.silent: list[int] = []
+        self.silent = array("Q")
         self.deliverable = 0
         self.epoch = 1
         self.is_sealed = False
@@ -173,12 +173,11 @@ class Log:
     def position_after(self, seq: int) -> int:
         """The index position from which a reader goes on that has everything up to ``seq`` (-1: nothing)."""
         self.fill()
-        position = seq + 1
-        for silent in self.silent:
-            if silent >= position:
-                break
-            position += 1
-        return position if seq >= 0 else 0
+        if seq < 0:
+            return 0
+        silent = self.silent
+        # Silent entry i has silent[i] - i events before it; those with at most seq lie before the event that is meant.
+        return seq + 1 + bisect_right(range(len(silent)), seq, key=lambda i: silent[i] - i)
 
     def seq_at(self, position: int) -> int:
         """The seq of the entry at ``position``; for a silent entry, that of the next event."""
@@ -237,6 +236,11 @@ class Log:
         return position, start, end - start
 
     # Holding.
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody besides the owner holds the blocks: giving up the owner's hold would not free them."""
+        return self._holds > 1
 
     def hold(self) -> None:
         """A reader's bytes may be on their way to the kernel: keep every block."""
