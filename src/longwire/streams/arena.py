@@ -20,6 +20,7 @@ import mmap
 import os
 import struct
 from array import array
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -34,6 +35,9 @@ can go on."""
 
 PAUSE_BLOCKS = 16
 """Below so many free blocks upstreams are not read any more: what was received already may still need records of its own."""
+
+WAKE_BLOCKS = 2 * PAUSE_BLOCKS
+"""So many must be free before a stream that waits goes on: at the mark where it stopped it would stop again after one block."""
 
 LAYOUT_VERSION = 1
 _MAGIC = b"LWARENA1"
@@ -58,6 +62,12 @@ class Use(IntEnum):
     INPUT = 3
 
 
+_FLOOR_FIRST = (0, 0, PAUSE_BLOCKS, PAUSE_BLOCKS // 2)
+_FLOOR_MORE = (0, 0, PAUSE_BLOCKS, RESERVE_BLOCKS)
+"""By use: how many blocks must stay free when a chain takes its first, and when it takes more. What streams under way must
+still say goes before all. A short request is heard almost to the end: it may be a reader that comes back, or a cancel."""
+
+
 class Arena:
     """Blocks of shared memory.
 
@@ -80,7 +90,8 @@ class Arena:
         self.links = self.view[_PAGE : _PAGE + 4 * (count + 1)].cast("I")
         self._warm: list[int] = []
         self._fresh = 1
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_waking = False
         self.used = [0] * len(Use)
 
     def __repr__(self) -> str:
@@ -100,19 +111,28 @@ class Arena:
         """Where a block starts in :attr:`view`."""
         return self._base + block * BLOCK_BYTES
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for blocks."""
+        return bool(self._waiting)
+
+    def available(self, use: Use, *, more: bool) -> int:
+        """How many blocks may be taken for a use; ``more``: by a chain that has one already."""
+        return max(0, self.free_blocks - (_FLOOR_MORE if more else _FLOOR_FIRST)[use])
+
     def take(self, use: Use, after: int = _NO_BLOCK) -> int:
         """Take a block, linked behind ``after`` before anyone can write to it.
 
         Raises:
-            ArenaFull: none is free.
+            ArenaFull: none is free for this use.
         """
+        if not self.available(use, more=after != _NO_BLOCK):
+            raise ArenaFull
         if self._warm:
             block = self._warm.pop()
-        elif self._fresh <= self.blocks:
+        else:
             block = self._fresh
             self._fresh += 1
-        else:
-            raise ArenaFull
         self.links[block] = _NO_BLOCK
         if after:
             self.links[after] = block
@@ -123,14 +143,25 @@ class Arena:
         """Give blocks back, and wake whoever waits for one."""
         self.used[use] -= len(blocks)
         self._warm.extend(blocks)
-        if self._waiting and self.has_room:
-            waiting, self._waiting = self._waiting, []
-            for call in waiting:
-                call()
+        if self._waiting:
+            self.wake(WAKE_BLOCKS)
 
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once when blocks have become free. The call may find them taken again and must then ask anew."""
         self._waiting.append(call)
+
+    def wake(self, least_free: int) -> None:
+        """Call those who wait, in order, while so many blocks are free. Whoever is called may give blocks back, too."""
+        if self._is_waking:
+            return
+        self._is_waking = True
+        try:
+            for _ in range(len(self._waiting)):
+                if self.free_blocks < least_free:
+                    break
+                self._waiting.popleft()()
+        finally:
+            self._is_waking = False
 
     def walk(self, first: int) -> array[int]:
         """The block numbers of a chain, from its links: how a process that takes over finds it."""
@@ -240,14 +271,16 @@ class Chain:
         """
         start = self.end
         need = (start + len(data) + BLOCK_BYTES) // BLOCK_BYTES - len(self.blocks)
-        if need > self._arena.free_blocks:
+        if need > self._arena.available(self.use, more=True):
             raise ArenaFull
         self.extend()
         at = 0
         while at < len(data):
             room = min(self._limit - self._pos, len(data) - at)
             self._view[self._pos : self._pos + room] = data[at : at + room]
-            self.filled(room)
+            self.end += room
+            self._pos += room
+            self.extend()
             at += room
         return start
 
@@ -285,6 +318,7 @@ class Chain:
     def give(self) -> None:
         """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
         assert len(self.blocks), "the chain's blocks were given back already"
-        self._arena.give(self.blocks, self.use)
-        self.blocks = array("I")
+        blocks, self.blocks = self.blocks, array("I")
         self._pos = self._limit = 0
+        self.on_full = None  # it leads back to who holds the chain: a cycle that only the collector would find
+        self._arena.give(blocks, self.use)

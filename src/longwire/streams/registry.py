@@ -23,7 +23,7 @@ from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from ..words.sweep import Sweep
-from .arena import BLOCK_BYTES, Arena
+from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS, Arena
 from .log import Log
 from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
 from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
@@ -33,6 +33,10 @@ MAX_TOMBSTONES = 10_000
 
 MAX_MODEL_CHARS_IN_ROW = 128
 """The row's facts must fit whatever a client calls its model: it is only shown from there."""
+
+ARENA_WAIT_S = 15.0
+"""How long streams that wait for memory may stand still before one of them is ended for the others. Whatever can free
+blocks by itself has had its time by then, and the clients' own patience (30 s and more) has not run out."""
 
 _NO_STREAM = "No stream has this id."
 _REASONS = list(CloseReason)
@@ -75,8 +79,9 @@ class Registry:
         self._retained_blocks = 0
         self._events_ended = 0
         self._bytes_ended = 0
-        self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._evict_expired)
+        self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
         self._secret = secrets.token_bytes(32)
+        self._sacrificed_at = clock.now()
         self.heartbeat_block = b": longwire\n\n"
         total = arena.blocks * BLOCK_BYTES
         self._retention_blocks = (settings.retention_bytes or total // 2) // BLOCK_BYTES
@@ -92,11 +97,12 @@ class Registry:
         Raises:
             Overloaded: the arena or the table has no room for one more, even after evicting what may be evicted.
         """
-        while not self.arena.has_room or self.table.rows_used >= self.table.rows:
-            if not self._evict_oldest():
-                raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
-        row = self.table.take()
-        assert row is not None, "a row was free"
+        self._make_room()
+        if self.table.rows_used >= self.table.rows:
+            self._evict_oldest()
+        row = self.table.take() if self.arena.has_room else None
+        if row is None:
+            raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
         stream = Stream(make_stream_id(), facts, ending, self._shell, row)
         self._streams[stream.id] = stream
         self._instruments.streams_started_total += 1
@@ -184,7 +190,9 @@ class Registry:
             "hide": facts.hides_usage,
             "stream": facts.wants_stream,
         }
-        text = json.dumps(described, ensure_ascii=False).encode()
+        text = json.dumps(described).encode()
+        if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
+            text = json.dumps({**described, "model": ""}).encode()
         records = stream.log.records
         row = StreamRow(
             id=stream.id,
@@ -218,12 +226,14 @@ class Registry:
         self._keep(stream)
         self._events_ended += stream.log.event_count
         self._bytes_ended += stream.log.upstream.end
-        if stream.refusal is not None:
+        if not _has_content(stream):
             self._forget_key(stream)
         self.store_row(stream)
         self._report_end(stream)
         while self._retained_blocks > self._retention_blocks and self._evict_oldest():
             pass
+        if self.arena.is_awaited:
+            self._make_room()
 
     def _keep(self, stream: Stream) -> None:
         """Retain an ended stream."""
@@ -236,9 +246,14 @@ class Registry:
             stream.stop(CloseReason.CLIENT_LEFT, "")
 
     def _make_room(self) -> None:
-        """Called by a stream that waits for blocks: what has ended gives way to what is live."""
-        while not self.arena.has_room and self._evict_oldest():
-            pass
+        """What has ended gives way to what is live or wants to be. A log that somebody still reads is kept: forgetting it would
+        free nothing, and its reader could not come back."""
+        if self.arena.has_room:
+            return
+        for stream in [stream for stream in self._ended_in_order.values() if not stream.log.is_read]:
+            self.evict(stream)
+            if self.arena.free_blocks > RESERVE_BLOCKS:
+                break
 
     def evict(self, stream: Stream) -> None:
         """Forget an ended stream. Readers that are still on it keep its blocks until they are through."""
@@ -264,7 +279,7 @@ class Registry:
     def tick(self) -> None:
         """Look at every stream at once: what :meth:`start` has done step by step."""
         now = self._clock.now()
-        self._evict_expired(now)
+        self._begin_round(now)
         for stream in list(self._streams.values()):
             self._look_at(stream, now)
 
@@ -272,19 +287,17 @@ class Registry:
         """From now on look after everything that depends on time."""
         self._sweep.start()
 
+    def _begin_round(self, now: float) -> None:
+        self._evict_expired(now)
+        if self.arena.is_awaited:
+            self._relieve(now)
+
     def _look_at(self, stream: Stream, now: float) -> None:
         if stream.state is State.ENDED:
             return
-        settings = self._settings
-        commit_after_s = settings.commit_after_ms / 1000
         if stream.is_unread_since is not None and self._is_abandoned(stream, now):
             stream.stop(CloseReason.CLIENT_LEFT, "")
-        elif stream.kind is not Kind.EVENTS:
-            return
-        elif stream.state is State.LIVE:
-            if now - stream.last_at >= settings.heartbeat_s:
-                stream.heartbeat(self.heartbeat_block)
-        elif commit_after_s and now - stream.created_at >= commit_after_s:
+        elif stream.subscribers and self._is_silent(stream, now):
             stream.heartbeat(self.heartbeat_block)
 
     @property
@@ -294,6 +307,29 @@ class Registry:
         if self._settings.commit_after_ms:
             times.append(self._settings.commit_after_ms / 1000)
         return max(0.01, min(times) / 4)
+
+    def _is_silent(self, stream: Stream, now: float) -> bool:
+        """Whether readers have seen nothing for so long that a proxy may cut them. Only an event stream can say that it is
+        alive; before the engine's first byte that is certain only of what was asked for as one."""
+        if stream.kind is not Kind.EVENTS:
+            return False
+        if stream.state is State.LIVE:
+            return now - max(stream.last_at, stream.beat_at) >= self._settings.heartbeat_s
+        commit_after_s = self._settings.commit_after_ms / 1000
+        return stream.facts.wants_stream and 0 < commit_after_s <= now - stream.created_at
+
+    def _relieve(self, now: float) -> None:
+        """Streams wait for blocks: what has ended gives way. Where they only wait for each other, the largest is ended."""
+        self._make_room()
+        self.arena.wake(PAUSE_BLOCKS)
+        waiting = [(s.waiting_since, s) for s in self._streams.values() if s.waiting_since is not None]
+        if not waiting:
+            return
+        since = max(self._sacrificed_at, min(at for at, _ in waiting))
+        if now - since >= ARENA_WAIT_S:
+            self._sacrificed_at = now
+            largest = max((s for _, s in waiting), key=lambda s: s.log.block_count)
+            largest.stop(CloseReason.ARENA_FULL, "")
 
     def _is_abandoned(self, stream: Stream, now: float) -> bool:
         if stream.on_disconnect is not OnDisconnect.GRACE or stream.is_unread_since is None:
@@ -340,3 +376,10 @@ class Registry:
             "keys": len(self._keys),
             "tombstones": len(self._tombstones),
         }
+
+
+def _has_content(stream: Stream) -> bool:
+    """Whether an ended stream has something for a client that comes back by its key. Half a body is of no use to anyone."""
+    if stream.reason is CloseReason.COMPLETED:
+        return True
+    return stream.refusal is None and stream.kind is Kind.EVENTS and stream.facts.first_token_at is not None

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
-from ..words.events import FRAMED, KIND_BITS, START_SHIFT
+from ..words.events import FRAMED, KIND_BITS, RECORD, START_SHIFT
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
-from .arena import Arena, ArenaFull, Chain, Use
+from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
 from .log import Log
 from .tables import COUNT_BITS, StreamRow, Table
 from .terms import (
@@ -52,9 +52,9 @@ class Stream:
 
     __slots__ = (
         "_arena", "_clock", "_gap_buckets", "_gaps", "_instruments", "_now", "_on_change", "_on_end", "_on_full",
-        "_on_idle", "_waiting_for_blocks", "_word", "_words", "body_head", "created_at", "created_wall", "ended_at",
-        "ending", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log",
-        "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
+        "_on_idle", "_word", "_words", "beat_at", "body_head", "created_at", "created_wall", "ended_at", "ending", "facts",
+        "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log", "on_disconnect", "producer",
+        "reason", "refusal", "request", "row", "slot", "state", "subscribers", "waiting_since",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +72,7 @@ class Stream:
         self.facts = facts
         self.ending = ending
         self.row = row
-        self.log = log or Log(arena, self._wait_for_blocks)
+        self.log = log or Log(arena, self.wait_for_blocks)
         self.request: Chain | None = None
         self.state = State.OPENING
         self.kind = Kind.EVENTS
@@ -87,6 +87,8 @@ class Stream:
         self.on_disconnect = OnDisconnect.CANCEL
         self.grace_s = 0.0
         self.is_unread_since: float | None = None
+        self.waiting_since: float | None = None
+        self.beat_at = 0.0
         self._arena = arena
         self._clock = shell.clock
         self._now = shell.clock.now
@@ -133,20 +135,29 @@ class Stream:
         log.deliverable = position + 1
         now = self._now()
         gap_us = int((now - self.last_at) * 1e6)
-        self._gap_buckets[gap_us.bit_length()] += 1
+        try:
+            self._gap_buckets[gap_us.bit_length()] += 1
+        except IndexError:
+            self._gap_buckets[-1] += 1
         self._gaps.sum_us += gap_us
         self.last_at = now
         self._words[self._word] = (start + length) << COUNT_BITS | position + 1
         for subscriber in self.subscribers:
             subscriber.take_frame(position, frame, length)
 
+    # An exchange may notice that the stream has ended only behind the read that it is in: what it appends then is nobody's.
+
     def append_framed(self, start: int, length: int) -> None:
-        self.log.append_framed(start, length)
+        if self.state is not State.ENDED:
+            self.log.append_framed(start, length)
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        self.log.append_plain(start, length, silent)
+        if self.state is not State.ENDED:
+            self.log.append_plain(start, length, silent)
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
+        if self.state is State.ENDED:
+            return
         try:
             self._record(block, silent, from_upstream=True)
         except ArenaFull:
@@ -154,27 +165,28 @@ class Stream:
 
     def publish(self, checkpoint: int) -> None:
         """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1."""
-        log = self.log
-        now = self._now()
-        if self.state is State.LIVE:
-            self._gaps.observe_us(int((now - self.last_at) * 1e6))
-        elif self.state is State.OPENING:
-            self._commit(now)
-        else:
+        state = self.state
+        if state is State.ENDED:
             return
-        count = len(log.entries)
-        log.deliverable = count
-        self.last_at = now
+        count = len(self.log.entries)
         if checkpoint >= 0:
             self._words[self._word] = checkpoint << COUNT_BITS | count
-        for subscriber in self.subscribers:
-            subscriber.pump()
+        if count == self.log.deliverable:
+            return  # only the place where parsing can begin anew has moved
+        now = self._now()
+        if state is State.OPENING:
+            self._commit()
+        else:
+            self._gaps.observe_us(int((now - self.last_at) * 1e6))
+        self.last_at = now
+        self._deliver(count)
 
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""
         self.kind = Kind.BODY
         self.body_head = head
-        self._commit(self._now())
+        self._commit()
+        self.last_at = self._now()
 
     def note_first_byte(self) -> None:
         """The engine's response head has begun to arrive."""
@@ -204,6 +216,7 @@ class Stream:
         self._move_to(State.ENDED)
         self.ended_at = self._now()
         self.producer = None
+        self.waiting_since = None
         self._drop_request()
         if self.slot is not None:
             self.slot.release()
@@ -221,14 +234,20 @@ class Stream:
     def heartbeat(self, block: bytes) -> None:
         """A gateway record without seq after a silence; it commits a stream that is still opening.
 
-        An arena that is full gets no heartbeat: readers then see silence, which is the truth.
+        An arena that is full gets no heartbeat: readers then see silence, which is the truth. Its last blocks are for endings.
         """
+        records = self.log.records
+        if self._arena.free_blocks < PAUSE_BLOCKS and (records is None or len(records.tail()) < 2 * len(block) + 32):
+            return
         try:
             self._record(block, silent=True)
         except ArenaFull:
             return
         self._instruments.heartbeats_total += 1
-        self.publish(-1)
+        self.beat_at = self._now()
+        if self.state is State.OPENING:
+            self._commit()
+        self._deliver(len(self.log.entries))
 
     def _tell_failure(self, reason: CloseReason, message: str, refusal: Refusal | None) -> None:
         message = message or reason.help
@@ -291,9 +310,11 @@ class Stream:
     def restart(self) -> None:
         """A failed attempt is to be forgotten: nothing of it was published, and the next one starts at offset 0.
 
-        The log stays: readers hold it, and heartbeats may be in it.
+        The log stays, for readers hold it already. It may have heartbeats: they lie among the records.
         """
+        assert all(entry & RECORD for entry in self.log.entries), "what was appended cannot be taken back"
         self.log.upstream.rewind()
+        self.waiting_since = None
 
     def _drop_request(self) -> None:
         if self.request is not None:
@@ -320,11 +341,11 @@ class Stream:
     def commit_taken(self) -> None:
         """Entries were found again: readers had been promised a stream, whatever the row still says."""
         if self.state is State.OPENING and self.log.entries:
-            self._commit(self._now())
+            self._commit()
 
     def wait_for_blocks(self) -> None:
-        """The log found no block: wait for one, and make room if that is possible."""
-        self._wait_for_blocks()
+        """The log found no block: make room if that is possible, else wait for it."""
+        self._find_block()
 
     # Inside.
 
@@ -338,28 +359,38 @@ class Stream:
         if is_first:
             self._on_change(self)
 
-    def _commit(self, now: float) -> None:
+    def _commit(self) -> None:
         self._move_to(State.LIVE)
-        self.last_at = now
+
+    def _deliver(self, count: int) -> None:
+        """Let readers have the first ``count`` entries."""
+        self.log.deliverable = count
+        for subscriber in self.subscribers:
+            subscriber.pump()
 
     def _move_to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
         self.state = state
 
-    def _wait_for_blocks(self) -> None:
-        self._arena.when_free(self._blocks_are_free)
-        self._on_full()
-
     def _blocks_are_free(self) -> None:
-        if self.state is State.ENDED:
+        if self.state is State.ENDED or not self.log.upstream.is_full:
             return
-        try:
-            self.log.upstream.extend()
-        except ArenaFull:
-            self._wait_for_blocks()
-            return
-        if self.producer is not None:
+        if self._find_block() and self.producer is not None:
             self.producer.resume_reading()
+
+    def _find_block(self) -> bool:
+        """Extend the log, or wait until that is possible."""
+        arena = self._arena
+        if arena.free_blocks < PAUSE_BLOCKS:
+            self._on_full()
+        if arena.available(Use.LOG, more=True) >= PAUSE_BLOCKS:
+            self.log.upstream.extend()
+            self.waiting_since = None
+            return True
+        if self.waiting_since is None:
+            self.waiting_since = self._now()
+        arena.when_free(self._blocks_are_free)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ class Subscriber:
     Holds the stream's log from attach until its bytes have wholly reached the kernel.
     """
 
-    __slots__ = ("_is_live",
-        "_again", "_begun", "_ended", "_holding", "door", "is_paused", "outlet", "position", "stream",
+    __slots__ = (
+        "_again", "_begun", "_ended", "_holding", "_is_live", "door", "is_paused", "outlet", "position", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, outlet: Outlet, door: Door, position: int = 0) -> None:
@@ -132,10 +132,12 @@ class Subscriber:
             self.stream.detach(self)
 
     def flushed(self) -> None:
-        """All bytes have reached the kernel, or never will: let the blocks go."""
+        """This reader has ended, and its bytes have reached the kernel or never will: let go of the blocks, and the outlet."""
         if self._holding:
+            assert self._ended, "a reader holds the log as long as it reads"
             self._holding = False
             self.stream.log.drop()
+            del self.outlet  # it knows its subscriber: a cycle that only the collector would find
 
     def _pump_again(self) -> None:
         """More is left than one turn may take: go on in the next, unless the transport is full by now."""
