@@ -1,6 +1,6 @@
 """What an engine adapter reads and writes: the protocols between engines and the rest.
 
-What lives here: the sink that an answer goes into, the watch that reads what events say, how an exchange can end.
+What lives here: the sink that an answer goes into, the watch that reads events, how an exchange can end, and who hears of it.
 What must not: any one engine's API, sockets, dialects, the log.
 """
 
@@ -127,3 +127,29 @@ class Failure:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     is_retryable_unsent: bool = False
     """A reused connection died with no byte of a response: the engine had closed it, and the request can go out once more."""
+
+
+class Owner(Protocol):
+    """Who started the exchange and decides what its ending means for the stream."""
+
+    def began(self) -> None:
+        """The head is that of an answer: from here on nothing is asked a second time."""
+
+    def answered(self, answer: Answer) -> None:
+        """The answer is an opaque body; its bytes follow."""
+
+    def completed(self, reason: CloseReason, message: str) -> None:
+        """The answer is over, after something of it was passed on (or it was whole)."""
+
+    def failed(self, failure: Failure) -> None:
+        """The exchange is over and nothing of it was passed on."""
+
+
+class Link(Protocol):
+    """The connection that an exchange runs on."""
+
+    def release(self, reusable: bool) -> None:
+        """The connection is not needed any more. Called once."""
+
+    def drain(self) -> None:
+        """The answer is complete but for the end of its HTTP body: read on, but not into the sink any more."""

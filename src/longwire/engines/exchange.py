@@ -11,13 +11,12 @@ Over 400 lines: the ways in which an answer ends are one table of cases, and a c
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
 
 from ..wire.chunked import ChunkedError
 from ..wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame
 from ..wire.http1 import Http1Error, ResponseHead
 from ..words.reasons import CloseReason
-from .base import Answer, Failure, Sink, Verdict, Watch
+from .base import Answer, Failure, Link, Owner, Sink, Verdict, Watch
 from .body import Body, Pieces
 from .head import HeadReader
 
@@ -26,6 +25,8 @@ MAX_REFUSAL_BYTES = 64 * 1024
 LOOK_BYTES = 64
 """So much of a JSON answer is looked at before it is passed on: an error object shows itself by its first key."""
 DONE_BLOCK = b"data: [DONE]\n\n"
+
+_BROKE_IN_THE_MIDDLE = "The engine's connection broke in the middle of its answer."
 
 
 class Phase(IntEnum):
@@ -44,32 +45,6 @@ class Expect(IntEnum):
     EVENTS = 0
     JSON = 1
     ANY = 2
-
-
-class Owner(Protocol):
-    """Who started the exchange and decides what its ending means for the stream."""
-
-    def began(self) -> None:
-        """The head is that of an answer: from here on nothing is asked a second time."""
-
-    def answered(self, answer: Answer) -> None:
-        """The answer is an opaque body; its bytes follow."""
-
-    def completed(self, reason: CloseReason, message: str) -> None:
-        """The answer is over, after something of it was passed on (or it was whole)."""
-
-    def failed(self, failure: Failure) -> None:
-        """The exchange is over and nothing of it was passed on."""
-
-
-class Link(Protocol):
-    """The connection that an exchange runs on."""
-
-    def release(self, reusable: bool) -> None:
-        """The connection is not needed any more. Called once."""
-
-    def drain(self) -> None:
-        """The answer is complete but for the end of its HTTP body: read on, but not into the sink any more."""
 
 
 class Exchange:
@@ -131,7 +106,13 @@ class Exchange:
         frame = view[:count]
         # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
         data = frame.tobytes()
-        if self._at_frame and is_whole_frame(data) and self._is_plain(data) and at < self.max_stream_bytes:
+        if (
+            self._at_frame
+            and is_whole_frame(data)
+            and self._is_plain(data)
+            and count <= self.max_event_bytes
+            and at < self.max_stream_bytes
+        ):
             self.sink.pass_frame(at, count, frame)
         else:
             self._receive(data, at)
@@ -145,11 +126,11 @@ class Exchange:
         elif self.phase is Phase.EVENTS:
             self._end_events(ended_cleanly=error is None and self._is_close_delimited())
         elif self.phase is Phase.REFUSAL:
-            self._finish_refusal(reusable=False, is_whole=error is None and self._is_close_delimited())
+            self._finish_refusal(reusable=False, is_cut=error is not None or not self._is_close_delimited())
         elif error is None and self._is_close_delimited():
             self._complete_body(reusable=False)
         else:
-            self._break(CloseReason.UPSTREAM_RESET, "The engine's connection broke in the middle of its answer.")
+            self._break(CloseReason.UPSTREAM_RESET, _BROKE_IN_THE_MIDDLE)
 
     def fail(self, reason: CloseReason, message: str) -> None:
         """End here by a decision that is not the engine's."""
@@ -323,6 +304,7 @@ class Exchange:
         reason, owes_marker = self.watch.outcome(ended_cleanly)
         if reason.is_success and owes_marker:
             self.sink.append_record(DONE_BLOCK)
+            self.watch.tokenless += 1
             self._sent_any = True
         self._publish(-1)
         self._finish_events(reason)
@@ -449,9 +431,9 @@ class Exchange:
         if self._body.done:
             self._finish_body()
         elif fault is not None or len(self._held) == MAX_REFUSAL_BYTES:
-            self._finish_refusal(reusable=False, is_whole=False)
+            self._finish_refusal(reusable=False)
 
-    def _finish_refusal(self, reusable: bool, is_whole: bool = True) -> None:
+    def _finish_refusal(self, reusable: bool, is_cut: bool = False) -> None:
         head = self.head
         assert head is not None
         body = bytes(self._held)
@@ -465,6 +447,8 @@ class Exchange:
             self.owner.failed(
                 Failure(CloseReason.UPSTREAM_ERROR_EVENT, self.watch.error_message, self.watch.error_status, body)
             )
+        elif is_cut:
+            self.owner.failed(Failure(CloseReason.UPSTREAM_RESET, _BROKE_IN_THE_MIDDLE))
         else:
             shown = content_type.decode("latin-1") or "no content type"
             message = f"The engine answered {head.status} with {shown} where that cannot be its answer."

@@ -85,22 +85,17 @@ class ChatWatch:
         if fields.event == b"error" or is_error(event):
             self.error_message, self.error_status = describe_error(event)
             return Verdict.ERROR
-        if "choices" not in event:
-            return Verdict.PASS
         usage = event.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
-        choices = event["choices"]
-        if not isinstance(choices, list):
-            return Verdict.PASS
-        if not choices:
-            # Azure's first frame has empty choices too, but no usage.
-            return Verdict.HIDE if self.hides_usage and isinstance(usage, dict) else Verdict.PASS
-        saw_before, self._saw_token = self._saw_token, False
-        for choice in choices:
-            self._read_choice(choice)
-        self.tokenless += not self._saw_token
-        self._saw_token = self._saw_token or saw_before
+        choices = event.get("choices")
+        if choices == [] and self.hides_usage and isinstance(usage, dict):
+            return Verdict.HIDE  # Azure's first frame has empty choices too, but no usage
+        has_token = False
+        for choice in choices if isinstance(choices, list) else ():
+            has_token |= self._read_choice(choice)
+        self.tokenless += not has_token
+        self._saw_token |= has_token
         return Verdict.PASS
 
     def is_whole(self, block: bytes) -> bool:
@@ -121,16 +116,16 @@ class ChatWatch:
             return CloseReason.COMPLETED, not self._done
         return (CloseReason.UPSTREAM_INCOMPLETE if ended_cleanly else CloseReason.UPSTREAM_RESET), False
 
-    def _read_choice(self, choice: object) -> None:
+    def _read_choice(self, choice: object) -> bool:
+        """Note a finish; say whether there is a token."""
         if not isinstance(choice, dict):
-            return
+            return False
         delta = choice.get("delta")
         fields = delta if isinstance(delta, dict) else choice
-        if choice.get("text") or any(fields.get(name) for name in _TOKEN_FIELDS):
-            self._saw_token = True
         if choice.get("finish_reason"):  # some servers send "" where others send null
             index = choice.get("index", 0)
             self._finished.add(index if isinstance(index, int) else 0)
+        return bool(choice.get("text")) or any(fields.get(name) for name in _TOKEN_FIELDS)
 
 
 class RelayWatch:
