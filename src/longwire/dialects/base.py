@@ -46,8 +46,10 @@ def read_strict_json(body: bytes) -> dict[str, Any]:
         raise BadJson(f"The body is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}.") from exc
     except RecursionError as exc:
         raise BadJson("The body is nested too deeply.") from exc
-    except ValueError as exc:
+    except _NotStrict as exc:
         raise BadJson(f"The body is not acceptable JSON: {exc}.") from exc
+    except ValueError as exc:  # Python's own bound on integers, in words that speak of Python
+        raise BadJson("The body is not acceptable JSON: a number has too many digits.") from exc
     if not isinstance(value, dict):
         raise BadJson("The body must be a JSON object.")
     return value
@@ -79,23 +81,27 @@ def encode_json(value: dict[str, Any]) -> bytes:
         raise BadJson("The body is nested too deeply.") from exc
 
 
+class _NotStrict(ValueError):
+    """JSON by the letter, but parsers differ on it."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:64]!r} stands twice in one object")
+        raise _NotStrict(f"the key {twice[:64]!r} stands twice in one object")
     return value
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+    raise _NotStrict(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError("a number is out of range")
+        raise _NotStrict("a number is out of range")
     return value
 
 

@@ -8,6 +8,7 @@ the encoding.
 from __future__ import annotations
 
 import json
+from types import NoneType
 from typing import Any
 
 from ..words.errors import RemoteError
@@ -34,7 +35,9 @@ def read_request(body: bytes) -> Ask:
     if not isinstance(model, str):
         raise RemoteError("model must be a string.", param="model")
     wants_stream = fields.get("stream", False)
-    if wants_stream not in (True, False, None):
+    if not isinstance(
+        wants_stream, (bool, NoneType)
+    ):  # 1 is no bool: one engine takes it for true, another for nothing
         raise RemoteError("stream must be true or false.", param="stream")
     choices = fields.get("n")
     if choices is None:
