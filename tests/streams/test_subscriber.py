@@ -203,6 +203,26 @@ def test_a_replay_goes_in_bounded_steps(door: Door) -> None:
         assert client.body == rendered(entries, door)
 
 
+@pytest.mark.parametrize("door", list(Door))
+def test_what_comes_during_a_replay_waits_for_its_turn(door: Door) -> None:
+    """A reader between two steps, and one that has just drained, is not at the tail: the short way is not for it."""
+    entries = [Entry("hot", data_block(b"%d" % seq)) for seq in range(2 * MAX_WAKE_EVENTS + 3)]
+    with World() as world:
+        feeder = world.start(*entries)
+        client = world.client(high_bytes=1 << 30).attach(feeder.stream, door)
+        late = world.client(high_bytes=50).attach(feeder.stream, door)
+        assert client.subscriber.position == MAX_WAKE_EVENTS
+        while client.subscriber.position < len(entries):
+            feeder.feed(ONE)
+            entries.append(ONE)
+            world.turn()
+            late.take(1 << 30)
+            feeder.feed(TWO)
+            entries.append(TWO)
+        world.settle()
+        assert client.body == late.body == rendered(entries, door)
+
+
 def test_an_event_that_is_larger_than_a_step_goes_out_whole() -> None:
     large = Entry("framed", data_block(b"x" * (3 * MAX_WAKE_BYTES)))
     with World() as world:
