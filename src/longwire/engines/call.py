@@ -129,11 +129,12 @@ class Call:
         """Give the engine back: its connection is closed at once, which is how engines learn of a cancel."""
         if self._is_over:
             return
+        exchange = self.exchange
         self._finish()
         if self._connect is not None:
             self._connect.cancel()
-        if self.exchange is not None:
-            self.exchange.abandon()
+        if exchange is not None:
+            exchange.abandon()
         self.owner.stopped(self)
 
     def resume_reading(self) -> None:
@@ -243,4 +244,5 @@ class Call:
 
     def _finish(self) -> None:
         self._is_over = True
+        self.exchange = None
         self._cancel_deadline()
