@@ -14,8 +14,8 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -414,6 +414,35 @@ class ScriptedEngine:
                     writer.write_eof()
                 return False
         return True
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **options: Any
+) -> AsyncIterator[str]:
+    """The address of a server that has ``answer`` called for each connection; all are cut at the end, whatever happens."""
+    writers: list[asyncio.StreamWriter] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with suppress(ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
+            await answer(reader, writer)
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0, **options)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # The gateway.

@@ -77,7 +77,7 @@ class Gateway:
             return started
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
-        upstream = self.directory.choose(ask.model)
+        upstream = self.directory.choose(ask.model, visit.tenant.may_use)
         slot = self.limiter.admit(visit.tenant)
         try:
             stream = self.registry.open(self._facts(ask, visit, upstream), visit.words)

@@ -25,7 +25,7 @@ class Directory:
     def __repr__(self) -> str:
         return f"<Directory {self.upstreams!r}>"
 
-    def choose(self, model: str) -> Upstream:
+    def choose(self, model: str, may_use: Callable[[str], bool] = lambda _: True) -> Upstream:
         """The upstream for this model; several that list it take turns.
 
         An upstream that lists no models takes any. One that is down is chosen only where no other serves the model: it may be
@@ -33,7 +33,7 @@ class Directory:
 
         Raises:
             NoEngine: no upstream has been up yet.
-            UnknownModel: none serves it; the message names those there are.
+            UnknownModel: none serves it; the message names those there are that the asker may use.
         """
         serving = [u for u in self.upstreams if self._serves(u, model)]
         up = [u for u in serving if u.is_up]
@@ -43,7 +43,7 @@ class Directory:
         candidates = up or serving
         if not candidates:
             raise UnknownModel(
-                f"No engine serves the model {model[:200]!r}. There are: {self._names()}.", param="model"
+                f"No engine serves the model {model[:200]!r}. There are: {self._names(may_use)}.", param="model"
             )
         self._turn += 1
         return candidates[self._turn % len(candidates)]
@@ -63,7 +63,7 @@ class Directory:
                     seen.setdefault(model, upstream.name)
         return list(seen.items())
 
-    def _names(self) -> str:
-        names = [model for model, _ in self.models(lambda _: True)]
+    def _names(self, may_use: Callable[[str], bool]) -> str:
+        names = [model for model, _ in self.models(may_use)]
         shown = ", ".join(names[:MAX_NAMES_IN_ERROR]) or "none"
         return shown + (", …" if len(names) > MAX_NAMES_IN_ERROR else "")

@@ -1,0 +1,121 @@
+"""Whether an engine is there, and what it lists."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from tests.house import FIN, HOLD, RST, Step, chat, head_of, in_chunks, open_house
+
+from longwire.engines.pool import Upstream
+from longwire.engines.probe import MAX_MODEL_LIST_BYTES, MAX_MODELS, Prober, read_models
+from longwire.words.clock import VirtualClock
+from longwire.words.settings import EngineSettings, Settings
+
+SETTINGS = Settings(connect_timeout_s=0.05)
+
+
+def listing(*names: object) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": name} for name in names]}).encode()
+
+
+def answer(body: bytes, *, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
+    return head_of(b"content-length: %d" % len(body), status=status, kind=kind) + body
+
+
+async def probe(*script: Step, models: list[str] | None = None) -> Upstream:
+    """One probe of an engine that says this."""
+    async with open_house() as house:
+        house.engine.will_say(*script)
+        upstream = Upstream(
+            EngineSettings(name="e", url=house.engine.url, models=models or []), SETTINGS, VirtualClock()
+        )
+        upstream.is_up = True
+        is_up = await Prober(upstream, SETTINGS).probe()
+        assert is_up is upstream.is_up and is_up is (upstream.problem == "")
+        (head, body), *_ = house.engine.requests
+        assert (head.method, head.target, body) == ("GET", b"/v1/models", b"")
+        upstream.close()
+        return upstream
+
+
+async def test_an_engine_that_lists_its_models_is_up() -> None:
+    for wire in (
+        answer(listing("m", "n")),
+        head_of(b"transfer-encoding: chunked", kind=b"application/json") + in_chunks(listing("m", "n")),
+    ):
+        upstream = await probe(wire)
+        assert upstream.is_up and upstream.models == ("m", "n")
+
+
+async def test_models_of_the_settings_are_not_replaced() -> None:
+    assert (await probe(answer(listing("m")), models=["own"])).models == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ((answer(b"no", status=b"401 No"),), "it answered 401"),
+        ((answer(b"no", status=b"503 No"),), "it answered 503"),
+        ((answer(b"<html>", kind=b"text/html"),), "text/html"),
+        ((answer(b'{"error":{"message":"not ready"}}'),), "not ready"),
+        ((FIN,), "before it answered"),
+        ((RST,), "before it answered"),
+        ((head_of(b"content-length: 900", kind=b"application/json") + listing("m"), RST), "broke"),
+        ((b"SSH-2.0\r\n", HOLD), "HTTP/1.1"),
+        ((HOLD,), "in time"),
+        ((head_of(b"content-length: 99999999", kind=b"application/json"), *[b"x" * 1_000_000] * 5, HOLD), ""),
+    ],
+    ids=["401", "503", "html", "error", "fin", "rst", "cut", "no_http", "silent", "endless"],
+)
+async def test_an_engine_that_does_not_is_down_and_it_is_said_why(script: tuple[Step, ...], problem: str) -> None:
+    upstream = await probe(*script)
+    assert not upstream.is_up and problem in upstream.problem
+    assert MAX_MODEL_LIST_BYTES < 5_000_000
+
+
+async def test_an_engine_that_is_not_there_is_down(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house() as house:
+        upstream = house.gateway.directory.upstreams[1]
+        await house.engine.close()
+        with caplog.at_level(logging.INFO, "longwire.probe"):
+            for _ in range(3):
+                assert not await Prober(upstream, SETTINGS).probe()
+        lines = [record for record in caplog.records if record.message == "engine_state"]
+        assert len(lines) == 1, "a change is logged, not each probe"
+        assert lines[0].fields["up"] is False and "refused" in lines[0].fields["problem"]  # type: ignore[attr-defined]
+
+
+async def test_a_stale_pooled_connection_does_not_make_a_healthy_engine_look_down() -> None:
+    async with open_house() as house:
+        upstream = house.gateway.directory.upstreams[0]
+        assert (await house.ask(chat(fault="die_idle"))).is_marked_done
+        assert await Prober(upstream, SETTINGS).probe() and upstream.is_up
+
+
+async def test_the_engine_s_key_is_used() -> None:
+    async with open_house() as house:
+        assert await Prober(house.gateway.directory.upstreams[0], SETTINGS).probe()
+        assert house.sim.requests[-1].get(b"authorization") == b"Bearer sk-engine"
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (listing("a", "b"), ("a", "b")),
+        (listing(), ()),
+        (listing("a", 3, None, "", "x" * 300), ("a",)),
+        (b'{"data":["a",{"name":"b"},{"id":"c"}]}', ("c",)),
+        (b'{"data":{}}', ()),
+        (b'[{"id":"a"}]', ()),
+        (b"{", ()),
+        (b"[" * 100_000, ()),
+    ],
+)
+def test_a_list_of_any_shape_does_no_harm(body: bytes, names: tuple[str, ...]) -> None:
+    assert read_models(body) == names
+
+
+def test_a_list_is_bounded() -> None:
+    assert len(read_models(listing(*map(str, range(MAX_MODELS + 5))))) == MAX_MODELS

@@ -1,0 +1,135 @@
+"""Real sockets: no delay on either side, nothing left over, and no request whose rest is sent when nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.house import CHUNKED, HOLD, WHOLE, TestHouse, chat, delta, head_of, in_chunks, open_house, serving, until
+
+from longwire.engines.transport import MAX_DRAIN_BYTES, UpstreamConnection
+from longwire.words.reasons import CloseReason as Reason
+
+LARGE = "x" * 8_000_000
+"""More than the kernel's buffers of both sides take."""
+
+
+def busy(house: TestHouse, name: str = "script") -> UpstreamConnection:
+    (connection,) = next(u for u in house.gateway.directory.upstreams if u.name == name)._busy
+    return connection
+
+
+def has_no_delay(transport: asyncio.BaseTransport | None) -> bool:
+    assert transport is not None
+    sock = transport.get_extra_info("socket")
+    return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+
+async def test_86_small_frames_wait_for_no_acknowledgement_on_either_side() -> None:
+    """Row 86 (aisix#948): Nagle's algorithm cost 40 ms per frame."""
+    async with open_house() as house:
+        house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), HOLD)
+        client = await house.connect()
+        client.post(chat(model="script"))
+        await client.head()
+        assert has_no_delay(busy(house).transport), "the engine's side"
+        (accepted,) = house.gateway.listener.connections
+        assert has_no_delay(accepted.transport), "the client's side"
+
+
+@asynccontextmanager
+async def deaf_engine(house: TestHouse, *answer: bytes, fin: bool = False) -> AsyncIterator[None]:
+    """An engine that answers, and never reads more than the beginning of a request."""
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(20)
+        for part in answer:
+            writer.write(part)
+            await writer.drain()
+        if fin:
+            writer.write_eof()
+        await over.wait()
+
+    async with serving(serve, limit=1024) as address:
+        house.gateway.directory.upstreams[1].set_url(f"http://{address}")
+        yield
+
+
+REFUSAL = head_of(b"content-length: 26", status=b"413 Large", kind=b"application/json") + b'{"error":{"message":"no"}}'
+UNREAD = [
+    (REFUSAL, 413),
+    (CHUNKED + in_chunks(*WHOLE), 200),
+    (CHUNKED + in_chunks(*WHOLE, last=False), 200),
+]
+
+
+@pytest.mark.parametrize(("answer", "status"), UNREAD, ids=["refusal", "whole", "without_the_last_chunk"])
+async def test_an_engine_that_answers_without_reading_is_not_asked_on_that_connection_again(
+    answer: bytes, status: int
+) -> None:
+    """Its answer is passed on; the rest of the request is dropped with the connection."""
+    async with open_house(arena_bytes=64 << 20) as house:
+        async with deaf_engine(house, answer):
+            got = await house.ask(chat(model="script", pad=LARGE))
+            assert got.status == status and got.is_whole
+            upstream = house.gateway.directory.upstreams[1]
+            await until(lambda: upstream.statistics()["busy"] == 0, "it is let go")
+            assert upstream.statistics()["idle"] == 0, "and not kept"
+
+
+async def test_an_engine_that_says_goodbye_without_reading_does_not_hold_us() -> None:
+    async with open_house(arena_bytes=64 << 20) as house:
+        async with deaf_engine(house, REFUSAL[:40], fin=True):
+            got = await house.ask(chat(model="script", pad=LARGE))
+            assert got.status == 502 and got.error["code"] == "upstream_reset"
+            await until(lambda: house.gateway.directory.upstreams[1].statistics()["busy"] == 0, "it is closed")
+
+
+async def test_a_large_request_arrives_whole_while_other_streams_take_and_give_blocks() -> None:
+    """What the transport has not sent yet must not change when its blocks are taken by others."""
+    async with open_house(arena_bytes=64 << 20) as house:
+        pad = "".join(f"{number:07}," for number in range(500_000))
+        house.engine.will_say(CHUNKED + in_chunks(*WHOLE))
+        large = asyncio.create_task(house.ask(chat(model="script", pad=pad)))
+        while not large.done():
+            await house.ask(chat(tokens=3))
+        assert (await large).text == "ab"
+        assert pad.encode() in house.engine.requests[-1][1]
+
+
+async def test_more_than_a_last_chunk_behind_the_end_marker_is_not_read_for_ever() -> None:
+    async with open_house() as house:
+        again = in_chunks(*[delta("y" * 900)] * 20, last=False)
+        rounds = MAX_DRAIN_BYTES // len(again) + 2
+        house.engine.will_say(CHUNKED + in_chunks(*WHOLE, last=False), *[again] * rounds, HOLD)
+        assert (await house.ask(chat(model="script"))).text == "ab"
+        await house.engine.wait_for(lambda: house.engine.open_connections == 0)
+
+
+async def test_a_full_arena_pauses_reading_and_drops_nothing() -> None:
+    """A stream as large as what is free: it goes on when blocks come back, byte for byte."""
+    async with open_house(arena_bytes=2 << 20, retention_bytes=1 << 19) as house:
+        blocks = [delta(f"{number:05}" + "z" * 3000) for number in range(150)]
+        for _ in range(3):
+            house.engine.will_say(CHUNKED + in_chunks(*blocks, *WHOLE[2:]))
+            answer = await house.ask(chat(model="script"))
+            assert answer.pieces == [*blocks, *WHOLE[2:]]
+            await house.check_ending(answer.stream_id, Reason.COMPLETED)
+
+
+async def test_its_state_can_be_read() -> None:
+    async with open_house() as house:
+        house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), HOLD)
+        client = await house.connect()
+        client.post(chat(model="script"))
+        await client.head()
+        connection = busy(house)
+        assert "events" in repr(connection) and connection.fd >= 0
+        assert connection.read_bytes == house.streams[0].log.upstream.end
+        client.close()
+        await until(lambda: connection.is_closed, "it is closed")
+        assert "closed" in repr(connection)
