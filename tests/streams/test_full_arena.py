@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def blockfuls(count: int, mark: bytes = b"x") -> list[Entry]:
     return [Entry("hot", data_block(b"%d " % number + mark * (BLOCK_BYTES - 40))) for number in range(count)]
 
 
-def small_world(**settings: object) -> World:
+def small_world(**settings: Any) -> World:
     return World(ARENA_BYTES, retention_bytes=ARENA_BYTES, **settings)
 
 

@@ -197,7 +197,11 @@ def test_a_kill_in_the_first_write_leaves_an_empty_row() -> None:
 
 
 def test_a_kill_while_a_row_is_given_back_leaves_it_taken_or_empty() -> None:
-    states = states_during(lambda table: table.give(0), lambda table: (table.take(), table.write(0, OLD))[1])
+    def prepare(table: Table) -> None:
+        table.take()
+        table.write(0, OLD)
+
+    states = states_during(lambda table: table.give(0), prepare)
     seen = []
     for state in states:
         other = after_a_kill(state)

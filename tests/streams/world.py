@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Self
 
 from longwire.dialects.openai_chat import OpenAiWords
 from longwire.observe.instruments import Instruments
@@ -327,19 +328,19 @@ class Hoard:
 class World:
     """The room, its loop and its clock."""
 
-    def __init__(self, arena_bytes: int = 4 << 20, rows: int = 64, **settings: object) -> None:
+    def __init__(self, arena_bytes: int = 4 << 20, rows: int = 64, **settings: Any) -> None:
         self.clock = VirtualClock()
         self.instruments = Instruments()
         self.arena = Arena(arena_bytes)
         self.table = Table("streams", rows, STREAM_ROW_BYTES)
-        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.settings = Settings(**settings)
         self.ended: list[Stream] = []
         self.registry = Registry(self.arena, self.table, self.settings, self.clock, self.instruments, self.ended.append)
         self.soon: deque[Callable[[], None]] = deque()
         self.clients: list[Client] = []
         self.words = OpenAiWords()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
