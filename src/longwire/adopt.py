@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -97,7 +97,7 @@ class Adopter:
             _read_whole(log, facts)
         elif log.known_from:
             stop = checkpoint_offset(words[0])
-            log.missing = lambda: _fill(log, facts, stop)
+            log.missing = partial(_fill, log, facts, stop, log.known_from)
         stream = self.registry.take_over(index, row, facts, words_for, log)
         log.upstream.on_full = stream.wait_for_blocks
         return stream
@@ -120,9 +120,7 @@ class Adopter:
             self._go_on_without_socket(stream, call)
             return
         connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
-        connection.read_bytes = bytes_read(reading)
-        connection.written_bytes = bytes_written(reading, connected=True)
-        exchange = call.take_over(connection)
+        exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
         start = checkpoint_offset(words[0])
         if start:
             exchange.prime()
@@ -182,6 +180,8 @@ class _Nobody:
 
     def failed(self, failure: Failure) -> None: ...
 
+    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None: ...
+
     def release(self, reusable: bool) -> None: ...
 
     def drain(self) -> None: ...
@@ -203,11 +203,10 @@ def _read_whole(log: Log, facts: Facts) -> None:
     log.publish()
 
 
-def _fill(log: Log, facts: Facts, stop: int) -> None:
-    """The entries below a checkpoint, read into a log of their own over the same chains."""
+def _fill(log: Log, facts: Facts, stop: int, count: int) -> None:
+    """The first ``count`` entries, which lie below offset ``stop``, read into a log of their own over the same chains."""
     scratch = log.sharing_chains()
     _read_again(scratch, facts, stop)
-    count = log.known_from
     log.entries[:count] = scratch.entries[:count]
     log.silent[:0] = array("Q", (position for position in scratch.silent if position < count))
 

@@ -19,7 +19,6 @@ from importlib.util import find_spec
 import click
 
 from longwire.observe.machine import memory_limit_bytes
-from longwire.streams.counters import counters_work
 from longwire.words.config import is_loopback
 from longwire.words.settings import GIB, MIB, EngineSettings, Settings
 
@@ -131,6 +130,8 @@ def check_exposure(settings: Settings) -> Finding:
 
 
 def check_counters() -> Finding:
+    from longwire.streams.counters import counters_work
+
     if counters_work():
         return Finding("kernel counters", OK, "TCP_INFO counts bytes exactly", "")
     advice = "Live connections cannot move to another process here (gVisor, macOS): they will drain or resume instead."

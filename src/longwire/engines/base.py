@@ -6,6 +6,7 @@ What must not: any one engine's API, sockets, dialects, the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -16,16 +17,17 @@ from ..words.reasons import CloseReason
 class Store(Protocol):
     """Memory that the kernel reads into."""
 
-    end: int
-    """Bytes stored so far: the offset of the next."""
+    rest: memoryview
+    """Where the next bytes may be stored; never empty while not full."""
     is_full: bool
     """No memory is free: pause reading until told to resume."""
 
-    def tail(self) -> memoryview:
-        """Where the next bytes may be stored; never empty while not full."""
+    @property
+    def end(self) -> int:
+        """Bytes stored so far: the offset of the next."""
 
     def filled(self, count: int) -> None:
-        """``count`` bytes were stored at the start of :meth:`tail`."""
+        """``count`` bytes were stored at the start of :attr:`rest`."""
 
 
 class Sink(Protocol):
@@ -38,8 +40,11 @@ class Sink(Protocol):
     @property
     def chain(self) -> Store: ...
 
-    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
-        """Append one framed event and let readers have it at once; parsing can begin anew behind it. The hot path."""
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """Where whole frames may be given directly from now on, if there is such a place; see streams."""
+
+    def unsplice(self) -> None:
+        """No more: something else has come."""
 
     def append_framed(self, start: int, length: int) -> None: ...
 
@@ -96,6 +101,10 @@ class Watch(Protocol):
     def saw_token(self) -> bool:
         """Whether any content, reasoning or tool delta has come."""
 
+    @property
+    def plain_mark(self) -> bytes | None:
+        """What every ordinary delta of this answer contains and nothing else does; None: they must be looked at one by one."""
+
     def is_fresh(self) -> bool:
         """Whether a watch made anew and primed would go on just the same from here: no finish was seen yet."""
 
@@ -147,6 +156,9 @@ class Owner(Protocol):
 
 class Link(Protocol):
     """The connection that an exchange runs on."""
+
+    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None:
+        """Give frames that contain ``mark`` to ``write`` by yourself, until one comes that is anything else."""
 
     def release(self, reusable: bool) -> None:
         """The connection is not needed any more. Called once."""

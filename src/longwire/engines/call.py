@@ -118,11 +118,11 @@ class Call:
         """Send the request that is stored already, over a new connection."""
         self._start_connecting()
 
-    def take_over(self, connection: UpstreamConnection) -> Exchange:
+    def take_over(self, connection: UpstreamConnection, read_bytes: int, written_bytes: int) -> Exchange:
         """Be in the middle of an exchange over this connection."""
         self._connection = connection
         self.exchange = self._make_exchange(connection)
-        connection.take_over(self.exchange)
+        connection.take_over(self.exchange, read_bytes, written_bytes)
         return self.exchange
 
     def stop(self) -> None:
@@ -140,6 +140,10 @@ class Call:
     def resume_reading(self) -> None:
         if self._connection is not None:
             self._connection.resume_reading()
+
+    def unsplice(self) -> None:
+        if self._connection is not None:
+            self._connection.unsplice()
 
     # Called by the exchange.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ..wire.chunked import ChunkedError
-from ..wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame
+from ..wire.framer import LONGEST_WHOLE, EventFramer, EventTooLarge, Found
 from ..wire.http1 import Http1Error, ResponseHead
 from ..words.reasons import CloseReason
 from .base import Answer, Failure, Link, Owner, Sink, Verdict, Watch
@@ -51,7 +51,7 @@ class Exchange:
     """Reads one answer from ``link`` into ``sink``; ``limits`` are the most bytes of an event and of a stream."""
 
     __slots__ = (
-        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_is_plain", "_link", "_pieces", "_sent_any",
+        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_link", "_pieces", "_sent_any",
         "expect", "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
     )  # fmt: skip
 
@@ -66,7 +66,6 @@ class Exchange:
         self.phase = Phase.HEAD
         self.head: ResponseHead | None = None
         self._chain = sink.chain
-        self._is_plain = watch.is_plain
         self._at_frame = False
         self._link: Link | None = link
         self._held = bytearray()
@@ -99,23 +98,12 @@ class Exchange:
     # Bytes and the end of bytes.
 
     def receive(self, view: memoryview, count: int) -> None:
-        """``count`` bytes were stored at the start of ``view``, the tail of the sink's chain."""
+        """``count`` bytes were stored at the start of ``view``, the rest of the sink's chain."""
         chain = self._chain
         at = chain.end
         chain.filled(count)
-        frame = view[:count]
         # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
-        data = frame.tobytes()
-        if (
-            self._at_frame
-            and is_whole_frame(data)
-            and self._is_plain(data)
-            and count <= self.max_event_bytes
-            and at < self.max_stream_bytes
-        ):
-            self.sink.pass_frame(at, count, frame)
-        else:
-            self._receive(data, at)
+        self._receive(view[:count].tobytes(), at)
 
     def ended(self, error: Exception | None) -> None:
         """The connection is closed (``error`` None: by FIN). Some bodies end just so; for all others it is a break."""
@@ -244,10 +232,21 @@ class Exchange:
         assert framer is not None
         if has_news:
             self._publish(end if framer.at_boundary else -1)
+            if self._at_frame:
+                self._splice()
         if framer.done:
             self._end_events(ended_cleanly=True)
         elif end > self.max_stream_bytes:
             self._break(CloseReason.STREAM_TOO_LARGE, CloseReason.STREAM_TOO_LARGE.help)
+
+    def _splice(self) -> None:
+        """Between two frames of ordinary deltas: let the connection pass on the next ones by itself, if a reader can."""
+        mark, link = self.watch.plain_mark, self._link
+        if mark is None or link is None or self.max_event_bytes < LONGEST_WHOLE:
+            return
+        write = self.sink.splice()
+        if write is not None:
+            link.splice(write, mark)
 
     def _take(self, found: list[Found]) -> bool:
         """Append events; False if one of them ended the exchange."""

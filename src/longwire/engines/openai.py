@@ -21,6 +21,8 @@ from .base import Verdict
 _FINISH_KEY = b'"finish_reason":'
 _NULLS = (b"null", b" null")
 _KEY_BYTES = len(_FINISH_KEY)
+_SPACE = 0x20
+_MARKS = (b'"finish_reason":null', b'"finish_reason": null')
 _DONE = b"[DONE]"
 _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
@@ -37,7 +39,7 @@ class ChatWatch:
     """
 
     __slots__ = (
-        "_done", "_finished", "_saw_token", "choices", "error_message", "error_status", "hides_usage", "strips_fields",
+        "_done", "_finished", "_mark", "_saw_token", "choices", "error_message", "error_status", "hides_usage", "strips_fields",
         "tokenless", "usage",
     )  # fmt: skip
 
@@ -50,20 +52,25 @@ class ChatWatch:
         self.error_message = ""
         self.error_status = 0
         self._finished: set[int] = set()
+        self._mark: bytes | None = None
         self._saw_token = False
         self._done = False
 
     def is_plain(self, frame: bytes) -> bool:
         at = frame.find(_FINISH_KEY)
-        return (
-            at >= 0
-            and self._saw_token
-            and frame.startswith(_NULLS, at + _KEY_BYTES)
-            and (self.choices == 1 or frame.find(_FINISH_KEY, at + _KEY_BYTES) < 0)
-        )
+        if at < 0 or not self._saw_token or not frame.startswith(_NULLS, at + _KEY_BYTES):
+            return False
+        if self.choices > 1 and frame.find(_FINISH_KEY, at + _KEY_BYTES) >= 0:
+            return False
+        self._mark = _MARKS[frame[at + _KEY_BYTES] == _SPACE]
+        return True
 
     def saw_token(self) -> bool:
         return self._saw_token
+
+    @property
+    def plain_mark(self) -> bytes | None:
+        return self._mark if self.choices == 1 else None
 
     def is_fresh(self) -> bool:
         return self._saw_token and not self._finished
@@ -146,6 +153,10 @@ class RelayWatch:
 
     def saw_token(self) -> bool:
         return self._saw
+
+    @property
+    def plain_mark(self) -> bytes | None:
+        return b""
 
     def is_fresh(self) -> bool:
         return self._saw

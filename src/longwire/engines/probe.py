@@ -15,7 +15,7 @@ from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .base import Answer, Failure
 from .exchange import Exchange, Expect
-from .openai import RelayWatch
+from .openai import ChatWatch
 from .pool import ConnectFailed, Upstream
 
 log = logging.getLogger("longwire.probe")
@@ -31,7 +31,7 @@ class _Collector:
 
     def __init__(self, done: asyncio.Future[bytes]) -> None:
         self._done = done
-        self._buffer = memoryview(bytearray(64 * 1024))
+        self.rest = memoryview(bytearray(64 * 1024))
         self._bytes = bytearray()
         self._body = bytearray()
         self.end = 0
@@ -41,17 +41,15 @@ class _Collector:
     def chain(self) -> _Collector:
         return self
 
-    def tail(self) -> memoryview:
-        return self._buffer
-
     def filled(self, count: int) -> None:
-        self._bytes += self._buffer[:count]
+        self._bytes += self.rest[:count]
         self.end += count
         if self.end > MAX_MODEL_LIST_BYTES:
             self._fail("its model list is too large")
 
-    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
-        self._fail("its model list is no JSON")
+    def splice(self) -> None: ...
+
+    def unsplice(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
         self._fail("its model list is no JSON")
@@ -136,7 +134,7 @@ class Prober:
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         collector = _Collector(done)
         limits = (MAX_MODEL_LIST_BYTES, MAX_MODEL_LIST_BYTES)
-        exchange = Exchange(collector, RelayWatch(), collector, Expect.JSON, limits, connection)
+        exchange = Exchange(collector, ChatWatch(1, False), collector, Expect.JSON, limits, connection)
         connection.send(exchange, request)
         try:
             return await done

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -48,6 +49,9 @@ MAX_PIPELINED_BYTES = 16 * 1024
 LINGER_S = 2.0
 """How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
 had read why."""
+
+TCP_ESTABLISHED = 1
+"""The first byte of struct tcp_info (include/net/tcp_states.h)."""
 
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
@@ -122,7 +126,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         chain = self._input
         if chain is None and self.phase != Phase.CLOSING and not self._expects_proxy:
             chain = self._take_input()
-        self._view = _SCRATCH if chain is None or self.phase == Phase.CLOSING else chain.tail()
+        self._view = _SCRATCH if chain is None or self.phase == Phase.CLOSING else chain.rest
         return self._view
 
     def _take_input(self) -> Chain | None:
@@ -337,9 +341,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The response has been given to the transport: keep its log until the kernel has it."""
         writer, self.writer = self.writer, None
         if writer is not None and writer.subscriber is not None:
+            writer.subscriber.detach()  # first: what went the short way is counted then
             self.written_bytes += writer.sent_bytes
             self.listener.instruments.body_bytes_total += writer.sent_bytes
-            writer.subscriber.detach()
             self._flushing.append((self.written_bytes, writer.subscriber))
             self.loop.call_soon(self.check_flushed)
 
@@ -364,12 +368,19 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.check_flushed()
         if self.stuck_since:
             self._check_stuck(now)
-        if self.deadline and now > self.deadline:
+        if self._is_reading_paused and self._peer_has_left():
+            self.cut(CloseReason.CLIENT_LEFT)
+        elif self.deadline and now > self.deadline:
             if self.phase in (Phase.IDLE, Phase.CLOSING):
                 self.abort()
             else:
                 what = "request head" if self.phase == Phase.HEAD else "request body"
                 self.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)
+
+    def _peer_has_left(self) -> bool:
+        """While reading is paused the loop hears of neither FIN nor RST; the kernel's state of the connection tells of both."""
+        sock = self.transport.get_extra_info("socket")
+        return sock is not None and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED
 
     def _check_stuck(self, now: float) -> None:
         unsent = self.transport.get_write_buffer_size()
@@ -377,8 +388,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._stuck_bytes = unsent
             self.stuck_since = now
         elif now - self.stuck_since > self.listener.settings.slow_reader_s:
-            self.reader_ended(CloseReason.SLOW_READER)
-            self.abort()
+            self.cut(CloseReason.SLOW_READER)
 
     # The end.
 
@@ -393,6 +403,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif self.transport.can_write_eof():
             self.transport.write_eof()
 
+    def cut(self, reason: CloseReason) -> None:
+        """Break the response off: the client must see that it is not whole."""
+        self.stuck_since = 0.0
+        self._leave(reason)
+        self.abort()
+
     def abort(self) -> None:
         """Close now; what was not sent is dropped."""
         self.phase = Phase.CLOSING
@@ -401,6 +417,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """A FIN counts as leaving: nobody who still wants an answer half-closes here (and engines must hear of it)."""
         self._leave(CloseReason.CLIENT_LEFT)
+        self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -20,7 +20,7 @@ from ..words.sweep import Sweep
 from .connection import ClientConnection
 from .handlers import Handlers
 
-TICK_S = 1.0
+TICK_S = 2.0
 """How often a client's deadlines are looked at: they are seconds."""
 
 SURPLUS_CONNECTIONS = 256

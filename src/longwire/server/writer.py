@@ -108,14 +108,14 @@ class Writer:
         self._connection.store_row()
         self.send([head], len(head))
 
-    def send_frame(self, frame: memoryview, length: int, position: int) -> None:
-        """The hot path: one view of the arena, with the checkpoint before it."""
-        transport = self._transport
-        sent_bytes = self.sent_bytes
-        if not transport.get_write_buffer_size():
-            self._words[self._word] = sent_bytes << COUNT_BITS | position
-        self.sent_bytes = sent_bytes + length
-        transport.write(frame)
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """The transport's write: frames that an engine's connection gives to it need no word from here."""
+        return None if self._skip_bytes else self._transport.write
+
+    def spliced(self, size: int, position: int) -> None:
+        """So many bytes went that way."""
+        self.sent_bytes += size
+        self.checkpoint(position)
 
     def send(self, buffers: Buffers, count: int) -> None:
         """Hand buffers to the transport, which keeps views and writes them in one system call at the end of the turn."""
@@ -148,8 +148,7 @@ class Writer:
 
     def cut(self, reason: CloseReason) -> None:
         """Break the connection: the client must see that the body is not whole."""
-        self._connection.reader_ended(reason)
-        self._connection.abort()
+        self._connection.cut(reason)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._connection.loop.call_soon(call)

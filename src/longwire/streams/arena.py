@@ -49,6 +49,9 @@ F_ADD_SEALS = 1033
 F_SEAL_SHRINK = 0x0002
 
 
+_EMPTY = memoryview(b"")
+
+
 class ArenaFull(Exception):
     """No block is free. Reading pauses, or a new stream is refused; nothing is ever dropped."""
 
@@ -186,11 +189,12 @@ class Arena:
 class Chain:
     """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
 
-    ``end`` is the number of bytes stored. With ``on_full``, a chain that finds no block calls it, stands still
+    ``rest`` is the free rest of the last block, where the next bytes may be stored: never empty while not ``is_full``.
+    With ``on_full``, a chain that finds no block calls it, stands still
     (:attr:`is_full`) and waits for :meth:`extend`. ``stored`` (first block, bytes) takes over a chain that another
     process has begun."""
 
-    __slots__ = ("_arena", "_limit", "_pos", "_view", "blocks", "end", "is_full", "on_full", "use")
+    __slots__ = ("_arena", "_view", "blocks", "is_full", "on_full", "rest", "use")
 
     def __init__(
         self, arena: Arena, use: Use, on_full: Callable[[], None] | None = None, stored: tuple[int, int] | None = None
@@ -198,49 +202,49 @@ class Chain:
         self._arena = arena
         self._view = arena.view
         self.use = use
-        self.end = 0
         self.is_full = False
         self.on_full = on_full
+        self.rest = _EMPTY
         if stored is None:
             self.blocks = array("I", (arena.take(use),))
+            self._seek(0)
         else:
-            first, self.end = stored
+            first, end = stored
             self.blocks = arena.walk(first)
-        self._seek()
-        if self.end and self._pos == self._limit:
-            self._extend_or_wait()
+            self._seek(end)
+            if not self.rest:
+                self._extend_or_wait()
 
     def __repr__(self) -> str:
         return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
 
-    def _seek(self) -> None:
-        """Point at the place where the next byte goes."""
-        index, offset = divmod(self.end, BLOCK_BYTES)
+    def _seek(self, end: int) -> None:
+        """Point ``rest`` at offset ``end``."""
+        index, offset = divmod(end, BLOCK_BYTES)
         if index == len(self.blocks):  # the last block is exactly full and its successor could not be taken yet
-            self._pos = self._limit = 0
+            self.rest = _EMPTY
             return
         start = self._arena.position(self.blocks[index])
-        self._pos = start + offset
-        self._limit = start + BLOCK_BYTES
+        self.rest = self._view[start + offset : start + BLOCK_BYTES]
+
+    @property
+    def end(self) -> int:
+        """Bytes stored so far: the offset of the next. It follows from what is left of the last block."""
+        return len(self.blocks) * BLOCK_BYTES - len(self.rest)
 
     @property
     def first(self) -> int:
         """The number of the first block, from which the links lead to all others."""
         return self.blocks[0]
 
-    def tail(self) -> memoryview:
-        """The free rest of the last block: never empty while not :attr:`is_full`."""
-        return self._view[self._pos : self._limit]
-
     def filled(self, count: int) -> None:
-        """``count`` bytes were stored at the start of :meth:`tail`. A full block gets its successor at once.
+        """``count`` bytes were stored at the start of ``rest``. A full block gets its successor at once.
 
         Raises:
             ArenaFull: the bytes are stored, but no block is free and nobody is there to wait for one.
         """
-        self.end += count
-        self._pos += count
-        if self._pos == self._limit:
+        self.rest = self.rest[count:]
+        if not self.rest:
             self._extend_or_wait()
 
     def _extend_or_wait(self) -> None:
@@ -258,9 +262,10 @@ class Chain:
         Raises:
             ArenaFull: none is free; call again when one is.
         """
-        if self._pos == self._limit:
+        if not self.rest:
+            end = self.end
             self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
-            self._seek()
+            self._seek(end)
         self.is_full = False
 
     def append(self, data: bytes) -> int:
@@ -276,10 +281,9 @@ class Chain:
         self.extend()
         at = 0
         while at < len(data):
-            room = min(self._limit - self._pos, len(data) - at)
-            self._view[self._pos : self._pos + room] = data[at : at + room]
-            self.end += room
-            self._pos += room
+            room = min(len(self.rest), len(data) - at)
+            self.rest[:room] = data[at : at + room]
+            self.rest = self.rest[room:]
             self.extend()
             at += room
         return start
@@ -310,15 +314,14 @@ class Chain:
         surplus = self.blocks[1:]
         del self.blocks[1:]
         self._arena.links[self.first] = _NO_BLOCK
-        self.end = 0
         self.is_full = False
-        self._seek()
+        self._seek(0)
         self._arena.give(surplus, self.use)
 
     def give(self) -> None:
         """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
         assert len(self.blocks), "the chain's blocks were given back already"
         blocks, self.blocks = self.blocks, array("I")
-        self._pos = self._limit = 0
+        self.rest = _EMPTY
         self.on_full = None  # it leads back to who holds the chain: a cycle that only the collector would find
         self._arena.give(blocks, self.use)

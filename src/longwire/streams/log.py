@@ -23,6 +23,8 @@ from .arena import Arena, Chain, Use
 RECORD_HEADER = struct.Struct("<II")
 """Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is
 needed to merge the two chains again."""
+FRAME_END = b"\n\n\r\n"
+"""Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 FROM_UPSTREAM = 1 << 31
 """The record holds an event of the engine in another form. Reading the upstream's bytes again finds that event again."""
 
@@ -54,6 +56,7 @@ class Log:
         "known_from",
         "missing",
         "silent",
+        "spans",
         "upstream",
     )
 
@@ -75,6 +78,8 @@ class Log:
         self.epoch = 1
         self.is_sealed = False
         self.known_from = 0
+        self.spans: list[tuple[int, int, int]] = []
+        """``(position, start, end)``: framed events that were counted and not looked at yet."""
         self.missing: Callable[[], None] | None = None
         """After an adoption: finds the entries below :attr:`known_from`, which nobody has asked for yet."""
 
@@ -85,7 +90,7 @@ class Log:
     @property
     def event_count(self) -> int:
         """Entries with a seq that readers may see."""
-        self.fill()
+        self._find_missing()
         return self.deliverable - bisect_left(self.silent, self.deliverable)
 
     @property
@@ -117,6 +122,20 @@ class Log:
     def append_framed(self, start: int, length: int) -> None:
         """An event whose bytes at ``start`` are one canonical HTTP chunk already."""
         self.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
+
+    def append_span(self, start: int, end: int) -> int:
+        """Framed events from ``start`` to ``end`` of the upstream's bytes, one behind the other; returns how many there are.
+
+        They are counted now, and found only when somebody asks for one of them (:meth:`fill`).
+        """
+        count = self.upstream.read(start, end - start).count(FRAME_END)
+        place = len(self.entries)
+        if self.spans and self.known_from == place and self.spans[-1][2] == start:
+            place, start, _ = self.spans.pop()
+        self.spans.append((place, start, end))
+        self.entries.frombytes(bytes(8 * count))
+        self.known_from = len(self.entries)
+        return count
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         """An event (or comment) whose bytes at ``start`` are its own, without framing."""
@@ -172,7 +191,7 @@ class Log:
 
     def position_after(self, seq: int) -> int:
         """The index position from which a reader goes on that has everything up to ``seq`` (-1: nothing)."""
-        self.fill()
+        self._find_missing()
         if seq < 0:
             return 0
         silent = self.silent
@@ -181,15 +200,31 @@ class Log:
 
     def seq_at(self, position: int) -> int:
         """The seq of the entry at ``position``; for a silent entry, that of the next event."""
-        self.fill()
+        self._find_missing()
         return position - bisect_left(self.silent, position)
 
     def fill(self) -> None:
-        """Find the entries that an adoption left out, once."""
+        """Find every entry that was only counted so far; :func:`doors.encode` asks for it when it meets one."""
+        self._find_missing()
+        for span in self.spans:
+            self._fill_span(*span)
+        self.spans.clear()
+        self.known_from = 0
+
+    def _fill_span(self, position: int, start: int, end: int) -> None:
+        data = self.upstream.read(start, end - start)
+        begin = 0
+        while begin < len(data):
+            stop = data.index(FRAME_END, begin) + len(FRAME_END)
+            self.entries[position] = pack(start + begin, stop - begin, FRAMED)
+            begin = stop
+            position += 1
+
+    def _find_missing(self) -> None:
+        """Find what an adoption left out: without it not even a seq can be told, for it may hold silent entries."""
         missing, self.missing = self.missing, None
         if missing is not None:
             missing()
-            self.known_from = 0
 
     def frame_views(self, position: int) -> list[memoryview]:
         """The entry's stored bytes: a whole HTTP chunk for framed entries, the bare event for others."""
@@ -200,6 +235,8 @@ class Log:
 
     def block(self, position: int) -> bytes:
         """A copy of the entry's event, without framing."""
+        if position < self.known_from:
+            self.fill()
         word = self.entries[position]
         start = word >> START_SHIFT
         length = word >> KIND_BITS & LENGTH_MASK

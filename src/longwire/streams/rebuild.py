@@ -26,9 +26,7 @@ class ReplayStore:
         self.chain = chain
         self.end = start
         self.is_full = False
-
-    def tail(self) -> memoryview:
-        raise AssertionError("nothing is received during a rebuild")
+        self.rest = memoryview(b"")
 
     def filled(self, count: int) -> None:
         self.end += count
@@ -54,8 +52,10 @@ class RebuildSink:
         self._left: list[Recorded] = [record for record in log.recorded() if record.place >= len(log.entries)]
         self._left.reverse()
 
-    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
-        self.append_framed(start, length)
+    def splice(self) -> None:
+        """A second reading has no reader."""
+
+    def unsplice(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
         self.insert_ours()

@@ -135,11 +135,15 @@ class Registry:
             raise NotFound(_NO_STREAM)
         if tenant is not None and stream.facts.tenant != tenant:
             raise NotFound(_NO_STREAM)
+        stream.settle()
         return stream
 
     def list(self, tenant: str | None) -> Iterator[Stream]:
         """The tenant's streams (all for the operator), oldest first."""
-        return (s for s in list(self._streams.values()) if tenant in (None, s.facts.tenant))
+        for stream in list(self._streams.values()):
+            if tenant in (None, stream.facts.tenant):
+                stream.settle()
+                yield stream
 
     # Idempotency.
 
@@ -295,6 +299,7 @@ class Registry:
     def _look_at(self, stream: Stream, now: float) -> None:
         if stream.state is State.ENDED:
             return
+        stream.look(now)
         if stream.is_unread_since is not None and self._is_abandoned(stream, now):
             stream.stop(CloseReason.CLIENT_LEFT, "")
         elif stream.subscribers and self._is_silent(stream, now):
@@ -303,7 +308,7 @@ class Registry:
     @property
     def tick_s(self) -> float:
         """How often each stream is looked at: a fraction of the shortest of the times that depend on it."""
-        times = [self._settings.heartbeat_s, 4.0]
+        times = [self._settings.heartbeat_s, 8.0]
         if self._settings.commit_after_ms:
             times.append(self._settings.commit_after_ms / 1000)
         return max(0.01, min(times) / 4)
@@ -352,6 +357,8 @@ class Registry:
     def totals(self) -> tuple[int, int]:
         """``(events, upstream bytes)`` so far: summed when somebody looks, so that the hot path need not count."""
         live = [stream for stream in self._streams.values() if stream.state is not State.ENDED]
+        for stream in live:
+            stream.settle()
         events = self._events_ended + sum(stream.log.event_count for stream in live)
         return events, self._bytes_ended + sum(stream.log.upstream.end for stream in live)
 

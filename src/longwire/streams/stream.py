@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
-from ..words.events import FRAMED, KIND_BITS, RECORD, START_SHIFT
+from ..words.events import RECORD
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
@@ -47,14 +47,19 @@ __all__ = [
 ]
 
 
+SAMPLED = 32
+"""One stream in so many always goes the long way, where the gap between events is measured for the histogram."""
+
+
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
     __slots__ = (
-        "_arena", "_clock", "_gap_buckets", "_gaps", "_instruments", "_now", "_on_change", "_on_end", "_on_full",
-        "_on_idle", "_word", "_words", "beat_at", "body_head", "created_at", "created_wall", "ended_at", "ending", "facts",
-        "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log", "on_disconnect", "producer",
-        "reason", "refusal", "request", "row", "slot", "state", "subscribers", "waiting_since",
+        "_arena", "_clock", "_instruments", "_is_spliced", "_now", "_on_change", "_on_end", "_on_full", "_seen_end", "_on_idle",
+        "_spliced_from", "_word", "_words", "beat_at", "body_head", "created_at", "created_wall", "ended_at",
+        "ending", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log",
+        "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
+        "waiting_since",
     )  # fmt: skip
 
     def __init__(
@@ -93,8 +98,9 @@ class Stream:
         self._clock = shell.clock
         self._now = shell.clock.now
         self._instruments = shell.instruments
-        self._gaps = shell.instruments.event_gap
-        self._gap_buckets = shell.instruments.event_gap.buckets
+        self._is_spliced = False
+        self._spliced_from = 0
+        self._seen_end = 0
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
         self._on_full = shell.on_full
@@ -120,32 +126,52 @@ class Stream:
         """Where the kernel stores what the engine sends."""
         return self.log.upstream
 
-    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
-        """One framed event for readers at once: :meth:`append_framed` and :meth:`publish` in one, for the hot path.
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """Open the short way, where one live reader stands at the tail.
 
-        ``frame`` is a view of the very bytes in the arena. A reader at the tail writes it as it is, which is what
-        :mod:`doors` would encode for it."""
-        if self.state is not State.LIVE:
-            self.append_framed(start, length)
-            self.publish(start + length)
+        From now on the engine's connection may give whole frames to the function returned, and nothing else needs to be
+        done for each. None: the long way it is. :meth:`settle` brings the log up to date afterwards, once per block or
+        when somebody looks; whatever is to happen to the stream or its readers closes the short way first.
+        """
+        if self._is_spliced:
+            return None
+        if len(self.subscribers) != 1 or self.state is not State.LIVE or self.row % SAMPLED == SAMPLED - 1:
+            return None
+        write = self.subscribers[0].splice()
+        if write is not None:
+            self._is_spliced = True
+            self._spliced_from = self.log.upstream.end
+        return write
+
+    def unsplice(self) -> None:
+        """Close the short way."""
+        if self._is_spliced:
+            if self.producer is not None:
+                self.producer.unsplice()
+            self.settle()
+            self._is_spliced = False
+
+    def look(self, now: float) -> None:
+        """Note when the engine was last heard of, for a stream whose events go the short way: cheaper than settling."""
+        end = self.log.upstream.end
+        if self._is_spliced and end != self._seen_end:
+            self._seen_end = end
+            self.last_at = now
+
+    def settle(self) -> None:
+        """Take note of what has gone the short way."""
+        if not self._is_spliced:
             return
         log = self.log
-        log.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
-        position = log.deliverable
-        log.deliverable = position + 1
-        now = self._now()
-        gap_us = int((now - self.last_at) * 1e6)
-        try:
-            self._gap_buckets[gap_us.bit_length()] += 1
-        except IndexError:
-            self._gap_buckets[-1] += 1
-        self._gaps.sum_us += gap_us
-        self.last_at = now
-        self._words[self._word] = (start + length) << COUNT_BITS | position + 1
-        for subscriber in self.subscribers:
-            subscriber.take_frame(position, frame, length)
-
-    # An exchange may notice that the stream has ended only behind the read that it is in: what it appends then is nobody's.
+        start, end = self._spliced_from, log.upstream.end
+        if start == end:
+            return
+        count = log.append_span(start, end)
+        self._spliced_from = end
+        log.deliverable = len(log.entries)
+        self.last_at = self._now()
+        self._words[self._word] = end << COUNT_BITS | log.deliverable
+        self.subscribers[0].spliced(count, end - start)
 
     def append_framed(self, start: int, length: int) -> None:
         if self.state is not State.ENDED:
@@ -177,7 +203,7 @@ class Stream:
         if state is State.OPENING:
             self._commit()
         else:
-            self._gaps.observe_us(int((now - self.last_at) * 1e6))
+            self._instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
         self.last_at = now
         self._deliver(count)
 
@@ -209,6 +235,7 @@ class Stream:
         """
         if self.state is State.ENDED:
             return
+        self.unsplice()
         self.reason = reason
         if not reason.is_success:
             self._tell_failure(reason, message, refusal)
@@ -237,8 +264,9 @@ class Stream:
         An arena that is full gets no heartbeat: readers then see silence, which is the truth. Its last blocks are for endings.
         """
         records = self.log.records
-        if self._arena.free_blocks < PAUSE_BLOCKS and (records is None or len(records.tail()) < 2 * len(block) + 32):
+        if self._arena.free_blocks < PAUSE_BLOCKS and (records is None or len(records.rest) < 2 * len(block) + 32):
             return
+        self.unsplice()
         try:
             self._record(block, silent=True)
         except ArenaFull:
@@ -269,6 +297,7 @@ class Stream:
 
     def attach(self, subscriber: Reader) -> None:
         """One more reader; it is pumped at once if there is anything to write."""
+        self.unsplice()
         self.subscribers = (*self.subscribers, subscriber)
         self.is_unread_since = None
         self.facts.readers_total += 1
@@ -276,6 +305,7 @@ class Stream:
 
     def detach(self, subscriber: Reader) -> None:
         """One reader less. The last one's leaving starts the policy for unread streams."""
+        self.unsplice()
         self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
         self.note_if_unread()
 

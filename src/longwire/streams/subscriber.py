@@ -28,8 +28,11 @@ class Outlet(Protocol):
     def begin(self, stream: Stream) -> bool:
         """The stream is committed or ended: send the response head. False: there is no body to follow."""
 
-    def send_frame(self, frame: memoryview, length: int, position: int) -> None:
-        """:meth:`checkpoint` and :meth:`send` of one buffer in one: the hot path."""
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """The transport's own write, if frames may go to it directly; :meth:`spliced` follows."""
+
+    def spliced(self, size: int, position: int) -> None:
+        """``size`` bytes were written directly; the reader stands at ``position`` now."""
 
     def send(self, buffers: Buffers, count: int) -> None:
         """Write ``count`` bytes in order, in as few system calls as possible. Views must not be copied."""
@@ -105,18 +108,22 @@ class Subscriber:
         """The head was sent by a process that has died. The short way is open again once this reader has caught up."""
         self._begun = True
 
-    def take_frame(self, position: int, frame: memoryview, length: int) -> None:
-        """One framed event was just published at ``position``: a reader that stands right there passes it on as it is."""
-        if self._is_live and self.position == position:
-            self.position = position + 1
-            self.outlet.send_frame(frame, length, position)
-        else:
-            self.pump()
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
+        if self._is_live and self.position == self.stream.log.deliverable:
+            return self.outlet.splice()
+        return None
+
+    def spliced(self, count: int, size: int) -> None:
+        """``count`` events of ``size`` bytes in all have gone the short way: they are what :mod:`doors` would have encoded."""
+        self.position += count
+        self.outlet.spliced(size, self.position)
 
     def pause(self) -> None:
         """The transport is full: write nothing more. The log keeps what this reader has not got."""
         self.is_paused = True
         self._is_live = False
+        self.stream.unsplice()
 
     def resume(self) -> None:
         """The transport has drained."""

@@ -6,6 +6,7 @@ What must not: the stream itself (stream.py), HTTP, engines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -82,7 +83,11 @@ class Reader(Protocol):
 
     def pump(self) -> None: ...
 
-    def take_frame(self, position: int, frame: memoryview, length: int) -> None: ...
+    def splice(self) -> Callable[[memoryview], None] | None:
+        """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
+
+    def spliced(self, count: int, size: int) -> None:
+        """``count`` events of ``size`` bytes in all have gone the short way."""
 
 
 class Link(NamedTuple):
@@ -107,6 +112,9 @@ class Producer(Protocol):
 
     def resume_reading(self) -> None:
         """Blocks are free again."""
+
+    def unsplice(self) -> None:
+        """Give nothing more to readers directly."""
 
 
 @dataclass(slots=True)

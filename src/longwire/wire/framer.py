@@ -208,8 +208,8 @@ def _whole_start(length: int) -> bytes:
     return bytes(length + 1)
 
 
-_LONGEST_WHOLE = 4096
-_WHOLE_STARTS: Final = tuple(_whole_start(length) for length in range(_LONGEST_WHOLE))
+LONGEST_WHOLE = 4096
+WHOLE_STARTS: Final = tuple(_whole_start(length) for length in range(LONGEST_WHOLE))
 """The size in hex follows from a frame's length, so one comparison checks size line and field name. Longer ones are rare."""
 
 
@@ -220,9 +220,9 @@ def is_whole_frame(data: bytes) -> bool:
     per event in place of parsing.
     """
     length = len(data)
-    if length >= _LONGEST_WHOLE:
+    if length >= LONGEST_WHOLE:
         return one_frame(data, 0) == length
-    start = _WHOLE_STARTS[length]
+    start = WHOLE_STARTS[length]
     return (
         data.startswith(start)
         and data.endswith(b"\n\n\r\n")

@@ -15,9 +15,9 @@ from .clock import Clock
 
 Item = TypeVar("Item")
 
-MAX_STEP_ITEMS = 256
-"""At about 0.1 microseconds a look, a step stays well under the time of one event's way through the gateway."""
-MIN_STEP_S = 0.005
+MAX_STEP_ITEMS = 64
+"""At about a microsecond a look, a step takes no longer than two events on their way through the gateway."""
+MIN_STEP_S = 0.002
 
 
 class Sweep(Generic[Item]):
