@@ -26,6 +26,7 @@ MAX_ARENA_BYTES = 64 << 30
 
 
 def bind(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises OSError where the address or port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,6 +45,7 @@ def shown(sock: socket.socket) -> str:
 
 
 def make_tls(settings: Settings) -> ssl.SSLContext | None:
+    """TLS of our own, if it is configured. Raises SettingsError where the files cannot be loaded."""
     if not settings.tls_cert_file:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -105,7 +105,7 @@ async def test_49_litellm_37140_a_request_without_stream_is_cancelled_as_well(
 @ways
 async def test_a_client_that_leaves_while_it_reads_slowly_frees_the_engine(leave: Leave) -> None:
     """Its bytes wait in the transport: views of the log, which must outlive the stream and then go."""
-    async with open_house(sim={"tokens": 100_000}, write_high_water_bytes=4096) as house:
+    async with open_house(sim={"tokens": 2000}, send_buffer=4096, write_high_water_bytes=4096) as house:
         client = await house.connect(limit=512, receive_buffer=4096)
         client.post(chat())
         await house.sim.wait_open(1)

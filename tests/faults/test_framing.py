@@ -216,12 +216,12 @@ async def test_19_openai_python_2722_nothing_that_crashes_openai_clients_goes_ou
 
 
 @pytest.mark.parametrize("ping", [b'data: ""\n\n', b"data:\n\n", b"data: null\n\n", b"data: ping\n\n", b"data: []\n\n"])
-async def test_20_copilot_api_88_a_ping_that_is_no_object_reaches_no_client(ping: bytes) -> None:
+async def test_20_caozhiyuan_88_a_ping_that_is_no_object_reaches_no_client(ping: bytes) -> None:
     answer = await ask_script(CHUNKED + in_chunks(ping, WHOLE[0], ping, ping, *WHOLE[1:]))
     assert answer.data == [block[6:-2] for block in WHOLE]
 
 
-async def test_20_copilot_api_88_half_an_object_is_no_ping() -> None:
+async def test_20_caozhiyuan_88_half_an_object_is_no_ping() -> None:
     """It was meant to be an event: passed over, it would be a token lost in silence."""
     async with open_house() as house:
         house.engine.will_say(CHUNKED + in_chunks(WHOLE[0], b'data: {"choices":[{"delta":{"cont\n\n', *WHOLE[1:]))

@@ -130,6 +130,7 @@ def check_exposure(settings: Settings) -> Finding:
 
 
 def check_counters() -> Finding:
+    """Whether live connections can be moved to another process on this kernel."""
     from longwire.streams.counters import counters_work
 
     if counters_work():

@@ -3,7 +3,8 @@
 What lives here: the response's head, its body's framing, and what each way of ending means.
 What must not: sockets (transport.py), which upstream (pool.py), dialects.
 
-The hot path is :meth:`Exchange.receive` with one whole frame: a search or two in C, one append, one publish.
+The hot path does not come by here: once an ordinary delta has been read, whole frames like it are passed on by the
+connection itself (:meth:`Exchange._splice`), and only what is anything else is read here.
 
 Over 400 lines: the ways in which an answer ends are one table of cases, and a case that is looked for elsewhere is missed.
 """

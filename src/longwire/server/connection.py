@@ -3,6 +3,8 @@
 What lives here: receiving into the arena, the cycle of requests, deadlines, pauses, and the end.
 What must not: what a request means (handlers.py), how a response is written (writer.py), HTTP syntax (wire).
 
+Over 400 lines, because one connection's cycle (read, answer, close, in time) is one state and reads best in one place.
+
 What a client sends is received into blocks of the arena and stays there until it is answered, so that another process
 can take the connection over in mid-request. An idle connection has no block.
 """

@@ -3,6 +3,8 @@
 What lives here: its identity, state, readers, policy and truthful ending; it is the sink that an engine's bytes go
 into.
 What must not: HTTP, engines, how readers write (subscriber.py), which streams there are (registry.py).
+
+Over 400 lines: a stream is one state, and every change of it stands beside the others so that none forgets one.
 """
 
 from __future__ import annotations
