@@ -605,10 +605,13 @@ class TestHouse:
 
 
 @asynccontextmanager
-async def open_house(*, sim: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[TestHouse]:
+async def open_house(
+    *, sim: dict[str, Any] | None = None, send_buffer: int = 0, **settings: Any
+) -> AsyncIterator[TestHouse]:
     """A gateway before two engines: the stand-in (model ``sim``) and a scripted one (model ``script``).
 
-    ``sim`` changes the stand-in's settings, the rest the gateway's.
+    ``sim`` changes the stand-in's settings, the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a
+    reader that does not read is noticed after kilobytes instead of megabytes.
     """
     stand_in = SimServer(SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})}))
     engine = ScriptedEngine()
@@ -634,7 +637,7 @@ async def open_house(*, sim: dict[str, Any] | None = None, **settings: Any) -> A
     logger.addHandler(house.lines)
     logger.setLevel(logging.INFO)
     try:
-        await _open(house)
+        await _open(house, send_buffer)
         yield house
         await house.settle()
     finally:
@@ -650,11 +653,13 @@ async def open_house(*, sim: dict[str, Any] | None = None, **settings: Any) -> A
         await stand_in.close()
 
 
-async def _open(house: TestHouse) -> None:
+async def _open(house: TestHouse, send_buffer: int) -> None:
     inside = house.gateway
     for upstream in inside.directory.upstreams:
         upstream.is_up = True
     sock = socket.socket()
+    if send_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # accepted sockets inherit it
     sock.bind(("127.0.0.1", 0))
     sock.setblocking(False)
     house.port = sock.getsockname()[1]

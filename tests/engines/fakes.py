@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from longwire.engines.base import Answer, Failure, Watch
@@ -34,23 +35,20 @@ class MemorySink:
         self.checkpoints: list[int] = []
         self.first_byte = 0
         self.first_token_at: int | None = None
-        self._tail = memoryview(bytearray(TAIL_BYTES))
+        self.rest = memoryview(bytearray(TAIL_BYTES))
 
     @property
     def chain(self) -> MemorySink:
         return self
 
-    def tail(self) -> memoryview:
-        return self._tail
-
     def filled(self, count: int) -> None:
-        self.stored += self._tail[:count]
+        self.stored += self.rest[:count]
         self.end += count
 
-    def pass_frame(self, start: int, length: int, frame: memoryview) -> None:
-        assert bytes(frame) == self.stored[start : start + length]
-        self.append_framed(start, length)
-        self.publish(start + length)
+    def splice(self) -> None:
+        """Nobody here can be given frames directly."""
+
+    def unsplice(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
         size_line, _, rest = bytes(self.stored[start : start + length]).partition(b"\r\n")
@@ -106,7 +104,7 @@ class Scene:
                 part = piece[at : at + TAIL_BYTES]
                 if self.ended.released:
                     return self  # the connection does not give us any more
-                tail = self.sink.tail()
+                tail = self.sink.rest
                 tail[: len(part)] = part
                 if self.ended.drains:
                     self.exchange.drain(tail, len(part))
@@ -142,6 +140,9 @@ class Scene:
         self.ended.reason, self.ended.message, self.ended.failure = failure.reason, failure.message, failure
 
     # The link.
+
+    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None:
+        raise AssertionError("the sink has no reader who could be given frames")
 
     def release(self, reusable: bool) -> None:
         assert not self.ended.released, "a connection is let go once"
