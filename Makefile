@@ -70,7 +70,7 @@ $(VENV)/engine.stamp: src/longwire/engines/local_install.py $(VENV)/python.stamp
 	@touch $@
 
 # Gunicorn's well- and ill-formed HTTP requests (MIT), which only its source distribution has.
-$(VENV)/corpus.stamp: $(VENV)/python.stamp
+$(VENV)/corpus.stamp: Makefile $(VENV)/python.stamp
 	@rm -rf $(VENV)/corpus && mkdir -p $(VENV)/corpus
 	@$(INSTALL) pip 'HTTP test corpus' download --no-deps --no-binary gunicorn --dest $(VENV)/corpus gunicorn==$(GUNICORN)
 	@cd $(VENV)/corpus && tar -xzf gunicorn-$(GUNICORN).tar.gz && mv gunicorn-$(GUNICORN)/tests/requests gunicorn && rm -r gunicorn-$(GUNICORN)*

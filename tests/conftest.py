@@ -7,8 +7,13 @@ import inspect
 from collections.abc import Awaitable
 from typing import Any
 
+import hypothesis
 import pytest
 import uvloop
+
+# A shared machine stands still now and then: how long an example takes says nothing about the code.
+hypothesis.settings.register_profile("longwire", deadline=None)
+hypothesis.settings.load_profile("longwire")
 
 HANG_LIMIT_S = 30.0
 """A test that waits for what never comes fails instead of standing still. No test takes a hundredth of it."""

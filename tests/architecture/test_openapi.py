@@ -32,13 +32,12 @@ from .api_page import API_PAGE, DOCUMENT, METHODS, api_page, operations, resolve
 from .render import COMMAND
 
 NO_ANSWER: dict[str, str] = {
-    "internal_error": "a bug closes the connection; nothing raises it on this port",
     "upstream_error": "an engine's failure is told by a close reason; this is the admin port's word",
 }
 """Error codes that no public answer carries."""
 
-NO_ENDING = {CloseReason.COMPLETED, CloseReason.SLOW_READER, CloseReason.INTERNAL_ERROR}
-"""Close reasons that are no answer instead of a stream: a success, one reader's own end, and what nothing raises."""
+NO_ENDING = {CloseReason.COMPLETED, CloseReason.SLOW_READER}
+"""Close reasons that are no answer instead of a stream: a success, and one reader's own end."""
 
 HTTP_LEVEL = {"417", "505"}
 """Statuses that the parser of requests picks; their code is that of malformed HTTP."""

@@ -222,7 +222,7 @@ def test_bytes_that_the_kernel_stores_lie_one_behind_the_other(counts: list[int]
     chain = Chain(arena, Use.LOG)
     model = b""
     for number, count in enumerate(counts):
-        tail = chain.tail()
+        tail = chain.rest
         assert len(tail), "there is always somewhere to read to"
         count = min(count, len(tail))
         tail[:count] = bytes([65 + number]) * count
@@ -251,17 +251,17 @@ def test_a_chain_that_finds_no_block_stands_still_and_goes_on_when_extended(aren
     full: list[int] = []
     chain = Chain(arena, Use.LOG, lambda: full.append(1))
     hoard = Hoard(arena, PAUSE_BLOCKS - 1)
-    tail = chain.tail()
+    tail = chain.rest
     tail[:] = b"a" * len(tail)
     chain.filled(len(tail))
     assert chain.is_full
     assert full == [1]
-    assert not len(chain.tail())
+    assert not len(chain.rest)
     assert arena.free_blocks == PAUSE_BLOCKS - 1, "what is left is for records"
     hoard.give()
     chain.extend()
     assert not chain.is_full
-    chain.tail()[:3] = b"end"
+    chain.rest[:3] = b"end"
     chain.filled(3)
     assert chain.read(BLOCK_BYTES - 1, 4) == b"aend"
     del tail
@@ -293,11 +293,11 @@ def test_a_chain_begins_anew_in_its_first_block(arena: Arena) -> None:
 def test_a_chain_that_stood_still_begins_anew(arena: Arena) -> None:
     chain = Chain(arena, Use.LOG, lambda: None)
     hoard = Hoard(arena, PAUSE_BLOCKS - 1)
-    chain.filled(len(chain.tail()))
+    chain.filled(len(chain.rest))
     assert chain.is_full
     chain.rewind()
     assert not chain.is_full
-    assert len(chain.tail()) == BLOCK_BYTES
+    assert len(chain.rest) == BLOCK_BYTES
     chain.give()
     hoard.give()
 

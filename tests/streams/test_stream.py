@@ -95,14 +95,12 @@ def test_what_an_exchange_appends_behind_the_end_is_nobodys() -> None:
         before = (stream.log.body(), len(stream.log.entries), word(world, stream), world.blocks_used())
         frame = framed(TWO.block)
         start = stream.chain.append(frame)
-        view = stream.chain.slices(start, len(frame))[0]
-        stream.pass_frame(start, len(frame), view)
+        assert stream.splice() is None
         stream.append_framed(start, len(frame))
         stream.append_plain(start, len(frame), silent=True)
         stream.append_record(TWO.block)
         stream.publish(stream.chain.end)
         assert (stream.log.body(), len(stream.log.entries), word(world, stream), world.blocks_used()) == before
-        del view
 
 
 # Endings.
@@ -395,7 +393,7 @@ def test_a_retry_while_the_stream_waits_for_blocks() -> None:
         stream = world.open()
         feeder = Feeder(world, stream)
         hoard = Hoard(world.arena, PAUSE_BLOCKS - 1)
-        stream.chain.filled(len(stream.chain.tail()))
+        stream.chain.filled(len(stream.chain.rest))
         assert stream.chain.is_full
         stream.restart()
         assert not stream.chain.is_full
@@ -461,8 +459,11 @@ def test_a_reader_that_leaves_while_others_are_woken_disturbs_none() -> None:
             def pump(self) -> None:
                 clients[1].leave()
 
-            def take_frame(self, position: int, frame: memoryview, length: int) -> None:
-                clients[1].leave()
+            def splice(self) -> None:
+                """Not the reader for that."""
+
+            def spliced(self, count: int, size: int) -> None:
+                raise AssertionError("nothing was spliced")
 
         leaver = Leaver()
         feeder.stream.subscribers = (leaver, *feeder.stream.subscribers)
@@ -476,3 +477,63 @@ def test_a_reader_that_leaves_while_others_are_woken_disturbs_none() -> None:
 def test_the_longest_event_fits_an_entry() -> None:
     assert MAX_ENTRY_BYTES > 31 << 20
     assert pack_word(1, 2) == 1 << COUNT_BITS | 2
+
+
+# The short way.
+
+
+def frames(count: int) -> list[Entry]:
+    return [Entry("hot", data_block(b"%d" % number * 20)) for number in range(count)]
+
+
+def test_the_one_reader_at_the_tail_gets_frames_the_short_way_and_the_same_bytes() -> None:
+    """All but the first (which opens it) and those that cross a block; log, reader and row agree afterwards."""
+    many = frames(600)
+    with World() as world:
+        stream = world.open()
+        feeder = Feeder(world, stream)
+        client = world.client().attach(stream)
+        feeder.feed(*many)
+        world.settle()
+        assert feeder.spliced > 590
+        assert client.body == rendered(many, Door.FRAMED)
+        stream.settle()
+        assert stream.log.last_seq == 599
+        assert client.subscriber.position == stream.log.deliverable == 600
+        assert client.checkpoints[-1] == (len(client.body), 600)
+        assert [stream.log.block(at) for at in range(600)] == [entry.block for entry in many]
+
+
+def test_whoever_comes_late_finds_what_went_the_short_way() -> None:
+    many = frames(40)
+    with World() as world:
+        stream = world.open()
+        feeder = Feeder(world, stream)
+        world.client().attach(stream)
+        feeder.feed(*many[:30])
+        late = world.client().attach(stream, Door.FRAMED_IDS, 7)
+        feeder.feed(*many[30:])
+        world.settle()
+        assert late.body == rendered(many, Door.FRAMED_IDS, 7)
+
+
+def test_a_second_reader_a_pause_and_a_heartbeat_close_the_short_way() -> None:
+    many = frames(9)
+    with World() as world:
+        stream = world.open()
+        feeder = Feeder(world, stream)
+        client = world.client().attach(stream)
+        for close in (
+            lambda: world.client().attach(stream).leave(),
+            lambda: stream.heartbeat(b": still here\n\n"),
+            lambda: (client.subscriber.pause(), client.subscriber.resume()),
+        ):
+            before = feeder.spliced
+            feeder.feed(many.pop(0), many.pop(0))
+            assert feeder.spliced == before + 1
+            close()
+            feeder.feed(many.pop(0))
+            assert feeder.spliced == before + 1, "the next frame goes the long way, and opens the short one again"
+        feeder.end()
+        world.settle()
+        assert client.finished is CloseReason.COMPLETED

@@ -151,10 +151,14 @@ class Client:
             return False
         return True
 
-    def send_frame(self, frame: memoryview, length: int, position: int) -> None:
-        assert len(frame) == length
+    def splice(self) -> Callable[[memoryview], None] | None:
+        return self._write_frame
+
+    def _write_frame(self, frame: memoryview) -> None:
+        self._write([frame], len(frame))
+
+    def spliced(self, size: int, position: int) -> None:
         self.checkpoint(position)
-        self._write([frame], length)
 
     def send(self, buffers: Buffers, count: int) -> None:
         assert sum(len(buffer) for buffer in buffers) == count
@@ -234,10 +238,16 @@ class Feeder:
         self._todo: deque[Entry] = deque()
         self._left = b""
         self._start = 0
+        self._write_on: Callable[[memoryview], None] | None = None
+        self.spliced = 0
+        """Frames that went the short way."""
         stream.producer = self
 
     def stop(self) -> None:
         self.is_stopped = True
+
+    def unsplice(self) -> None:
+        self._write_on = None
 
     def resume_reading(self) -> None:
         self.resumed += 1
@@ -264,6 +274,9 @@ class Feeder:
 
     def _store(self, entry: Entry) -> bool:
         stream, chain = self.stream, self.stream.chain
+        if entry.way == "hot" and not self._left and self._pass_on(framed(entry.block)):
+            return True
+        stream.unsplice()
         if entry.way == "record":
             stream.append_record(entry.block, entry.silent)
             stream.publish(-1)
@@ -271,31 +284,38 @@ class Feeder:
         if not self._left:
             self._left = entry.block if entry.way in ("plain", "hidden") else framed(entry.block)
             self._start = chain.end
-        pieces = 0
-        view = memoryview(b"")
         while self._left:
             if chain.is_full:
                 return False
-            view = chain.tail()
+            view = chain.rest
             count = min(len(view), len(self._left))
             view[:count] = self._left[:count]
-            view = view[:count]
             self._left = self._left[count:]
             chain.filled(count)
-            pieces += 1
-        self._say(entry, chain.end - self._start, view if pieces == 1 else None)
+        self._say(entry, chain.end - self._start)
         return True
 
-    def _say(self, entry: Entry, length: int, whole: memoryview | None) -> None:
+    def _pass_on(self, frame: bytes) -> bool:
+        """The short way, as an engine's connection takes it; False where it is closed or the frame does not fit."""
+        chain, write = self.stream.chain, self._write_on
+        if write is None or len(frame) >= len(chain.rest):
+            return False
+        view = chain.rest[: len(frame)]
+        view[:] = frame
+        chain.rest = chain.rest[len(frame) :]
+        write(view)
+        self.spliced += 1
+        return True
+
+    def _say(self, entry: Entry, length: int) -> None:
         stream = self.stream
-        if entry.way == "hot" and whole is not None and len(whole) == length:
-            stream.pass_frame(self._start, length, whole)
-            return
         if entry.way in ("hot", "framed"):
             stream.append_framed(self._start, length)
         elif entry.way == "plain":
             stream.append_plain(self._start, length, entry.silent)
         stream.publish(stream.chain.end)
+        if entry.way == "hot":
+            self._write_on = stream.splice()
 
 
 class FakeSlot:

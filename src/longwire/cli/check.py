@@ -18,7 +18,6 @@ from importlib.util import find_spec
 
 import click
 
-from longwire.observe.machine import memory_limit_bytes
 from longwire.words.config import is_loopback
 from longwire.words.settings import GIB, MIB, EngineSettings, Settings
 
@@ -61,6 +60,8 @@ def command(file: str | None, url: str | None, as_json: bool, **flags: object) -
 def check_machine(settings: Settings) -> Iterator[Finding]:
     """What can be seen without a network."""
     yield check_descriptors(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    from longwire.observe.machine import memory_limit_bytes
+
     yield check_memory(settings, *memory_limit_bytes())
     yield check_counters()
     yield check_memfd()

@@ -46,11 +46,12 @@ def request_id_of(head: RequestHead) -> str:
 
 
 def headers_to_engine(head: RequestHead, request_id: str) -> Headers:
-    """What of the client's fields goes on to the engine."""
+    """What of the client's fields goes on to the engine; never what its Connection field names (RFC 9110 7.6.1)."""
+    hop_by_hop = {name.strip().lower() for value in head.get_all(b"connection") for name in value.split(b",")}
     kept = [
         (name, value)
         for name, value in head.headers
-        if name not in _NOT_PASSED_ON and not name.startswith(_NOT_PASSED_ON_PREFIXES)
+        if name not in _NOT_PASSED_ON and name not in hop_by_hop and not name.startswith(_NOT_PASSED_ON_PREFIXES)
     ]
     return [*kept, (b"x-request-id", request_id.encode())]
 
