@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
@@ -667,7 +668,6 @@ async def _open(house: TestHouse, send_buffer: int) -> None:
     inside._every(inside.registry.tick_s, inside.registry.tick)
 
 
-def all_equal(values: Iterable[object]) -> bool:
-    """Whether they are one and the same."""
-    found = list(values)
-    return all(value == found[0] for value in found)
+def hashed(key: str) -> str:
+    """A key as it stands in the settings."""
+    return "sha256:" + sha256(key.encode()).hexdigest()

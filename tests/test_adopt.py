@@ -63,7 +63,7 @@ class Rooms:
         self.listener = Listener(shared.arena, shared.connections, settings, clock, instruments, handlers)
 
     def die(self) -> dict[int, socket.socket]:
-        """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone, nobody says goodbye."""
+        """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone."""
         sockets: dict[int, socket.socket] = {}
         transports = [connection.transport for connection in self.listener.connections]
         for upstream in self.directory.upstreams:
@@ -106,7 +106,8 @@ class Client:
 def request_of(seed: int, tokens: int, fault: str = "") -> bytes:
     sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":1,"seed":{seed},"fault":"{fault}"}}'
     body = f'{{"model":"sim","stream":true,"sim":{sim},"messages":[{{"role":"user","content":"{seed}"}}]}}'.encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nLongwire-On-Disconnect: run\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Longwire-On-Disconnect: run\r\n"
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

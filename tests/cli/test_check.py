@@ -15,11 +15,11 @@ import pytest
 
 from longwire.cli import check
 from longwire.cli.check import check_descriptors, check_exposure, check_memory, check_package
+from longwire.cli.finding import FAIL, OK, WARN
+from longwire.cli.reachability import check_buffering, check_engine, judge_buffering
 from longwire.observe.machine import memory_limit_bytes as limit
 from longwire.streams import counters
 from longwire.streams.counters import counters_work
-from longwire.cli.finding import FAIL, OK, WARN
-from longwire.cli.reachability import check_buffering, check_engine, judge_buffering
 from longwire.words.settings import GIB, MIB, EngineSettings, Settings
 
 from .conftest import Run

@@ -21,6 +21,7 @@ from tests.house import (
     TestHouse,
     chat,
     delta,
+    hashed,
     head_of,
     in_chunks,
     open_house,
@@ -241,12 +242,6 @@ async def test_detached_streams_keep_their_slots() -> None:
         stopped = await house.call("DELETE", f"/v1/streams/{house.streams[0].public_id}", None, auth)
         assert stopped.status == 200
         assert (await house.ask(chat(), auth)).is_marked_done
-
-
-def hashed(key: str) -> str:
-    from hashlib import sha256
-
-    return "sha256:" + sha256(key.encode()).hexdigest()
 
 
 # Stopping on purpose, and several readers.
