@@ -272,6 +272,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Do something that takes time before the response can begin; cancelled if the client leaves."""
         self._task = self.loop.create_task(work)
+        self._task.add_done_callback(self._take_result)
+
+    def _take_result(self, task: asyncio.Task[None]) -> None:
+        """What went wrong in it is answered like anything else."""
+        if not task.cancelled():
+            self._guarded(task.result)
 
     def connection_header(self) -> Headers:
         """``Connection: close`` where this response is the last."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..wire.http1 import Headers, RequestHead
 
-EXPOSED = b"X-Stream-Id, Location, X-Request-Id, Retry-After"
+EXPOSED = b"X-Stream-Id, Location, X-Request-Id, Retry-After, Longwire-On-Disconnect"
 ALLOWED = (
     b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, X-Request-Id, X-Api-Key, "
     b"Cache-Control"

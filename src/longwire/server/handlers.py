@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -185,7 +185,11 @@ class Handlers:
     async def _wait_large(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
         read = read_relayed if pending.route == "relay" else read_request
         try:
-            ask = await asyncio.get_running_loop().run_in_executor(self._executor, read, body)
+            try:
+                ask = await asyncio.get_running_loop().run_in_executor(self._executor, read, body)
+            except BrokenExecutor:  # the other process was killed: better late, here, than never
+                log.warning("reading_process_lost")
+                ask = read(body)
             self._generate(pending, ask, connection)
         except LongwireError as exc:
             connection.refuse(exc)
