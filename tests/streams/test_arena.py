@@ -290,6 +290,29 @@ def test_a_chain_begins_anew_in_its_first_block(arena: Arena) -> None:
     chain.give()
 
 
+@given(st.integers(0, 3 * BLOCK_BYTES), st.integers(0, 3 * BLOCK_BYTES))
+def test_a_chain_stores_something_else_in_its_place(before: int, after: int) -> None:
+    arena = Arena(RESERVE_BLOCKS * 2 * BLOCK_BYTES)
+    chain = Chain(arena, Use.REQUEST)
+    first = chain.first
+    chain.append(b"b" * before)
+    held = len(chain.blocks)
+    hoard = Hoard(arena, 0 if after <= before else 40)
+    chain.replace(b"a" * after)
+    assert (chain.first, chain.end) == (first, after)
+    assert chain.read(0, after) == b"a" * after
+    assert len(chain.blocks) == after // BLOCK_BYTES + 1
+    assert list(arena.walk(first)) == list(chain.blocks)
+    if after <= before:
+        assert arena.free_blocks == held - len(chain.blocks), "no block was taken"
+    hoard.give()
+    chain.append(b"x")
+    assert chain.read(after, 1) == b"x"
+    chain.give()
+    assert arena.free_blocks == arena.blocks
+    arena.close()
+
+
 def test_a_chain_that_stood_still_begins_anew(arena: Arena) -> None:
     chain = Chain(arena, Use.LOG, lambda: None)
     hoard = Hoard(arena, PAUSE_BLOCKS - 1)

@@ -95,7 +95,7 @@ def test_what_has_ended_gives_way_to_what_runs() -> None:
         assert not feeder.is_waiting
         assert world.registry.statistics()["ended"] == 0
         feeder.end()
-        assert feeder.stream.log.body() == rendered(entries, Door.BARE)
+        assert feeder.log.body() == rendered(entries, Door.BARE)
         hoard.give()
 
 
@@ -200,7 +200,7 @@ def test_when_all_wait_for_each_other_the_largest_is_ended_and_the_rest_go_on() 
         feeders = stand_still(world)
         clients = [world.client().attach(feeder.stream) for feeder in feeders]
         world.settle()
-        largest = max(feeders, key=lambda feeder: feeder.stream.log.block_count)
+        largest = max(feeders, key=lambda feeder: feeder.log.block_count)
         world.tick(ARENA_WAIT_S - 2)
         assert all(feeder.is_waiting for feeder in feeders), "it may still resolve itself"
         world.tick(3)

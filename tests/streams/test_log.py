@@ -37,16 +37,19 @@ def log(arena: Arena) -> Iterator[Log]:
 
 
 def append(log: Log, entry: Entry) -> None:
-    """What an exchange does with one event."""
+    """What an exchange does with one event; those that took the short way are only counted."""
     if entry.way == "record":
         log.append_record(entry.block, entry.silent)
     elif entry.way == "plain":
         log.append_plain(log.upstream.append(entry.block), len(entry.block), entry.silent)
     elif entry.way == "hidden":
         log.upstream.append(entry.block)
-    else:
+    elif entry.way == "framed":
         frame = framed(entry.block)
         log.append_framed(log.upstream.append(frame), len(frame))
+    else:
+        start = log.upstream.append(framed(entry.block))
+        assert log.append_span(start, log.upstream.end) == 1
 
 
 def made(arena: Arena, entries: list[Entry]) -> Log:
@@ -96,6 +99,7 @@ def test_each_seq_is_given_once_in_order_and_leads_to_its_place(entries: list[En
 def test_a_run_of_frames_is_bytes_as_they_lie(entries: list[Entry], limit_bytes: int, data: st.DataObject) -> None:
     arena = Arena(ARENA_BYTES)
     log = made(arena, entries)
+    log.fill()
     if log.deliverable:
         position = data.draw(st.integers(0, log.deliverable - 1))
         stop = data.draw(st.integers(position + 1, log.deliverable))
@@ -136,6 +140,42 @@ def test_records_can_be_merged_into_their_places_again(entries: list[Entry]) -> 
     arena.close()
 
 
+@given(LOGS, st.data())
+def test_what_is_only_counted_has_its_seqs_and_is_found_when_it_is_asked_for(
+    entries: list[Entry], data: st.DataObject
+) -> None:
+    arena = Arena(ARENA_BYTES)
+    lazy, eager = made(arena, entries), made(arena, entries)
+    eager.fill()
+    assert (lazy.event_count, lazy.last_seq) == (eager.event_count, eager.last_seq)
+    for seq in range(-1, lazy.last_seq + 1):
+        assert lazy.position_after(seq) == eager.position_after(seq)
+    counted = bool(lazy.spans)
+    assert bool(lazy.known_from) == counted == any(entry.way == "hot" for entry in entries)
+    if lazy.deliverable:
+        position = data.draw(st.integers(0, lazy.deliverable - 1))
+        assert lazy.block(position) == eager.block(position)
+    lazy.fill()
+    assert (lazy.entries, lazy.silent, lazy.known_from, lazy.spans) == (eager.entries, eager.silent, 0, [])
+    append(lazy, Entry("hot", ONE))
+    lazy.publish()
+    assert lazy.block(lazy.deliverable - 1) == ONE
+    lazy.drop()
+    eager.drop()
+    arena.close()
+
+
+def test_a_span_is_counted_at_once_however_many_events_it_has(log: Log) -> None:
+    frames = [framed(data_block(b"%d" % number)) for number in range(300)]
+    start = log.upstream.append(b"".join(frames))
+    assert log.append_span(start, start + len(frames[0])) == 1
+    assert log.append_span(start + len(frames[0]), log.upstream.end) == 299
+    assert len(log.spans) == 1, "what lies together is kept together"
+    log.publish()
+    assert log.last_seq == 299
+    assert [log.block(position) for position in (0, 150, 299)] == [data_block(b"%d" % n) for n in (0, 150, 299)]
+
+
 def test_what_is_not_published_is_not_counted(log: Log) -> None:
     append(log, Entry("plain", ONE))
     assert (log.deliverable, log.event_count, log.last_seq, log.body()) == (0, 0, -1, b"")
@@ -156,6 +196,7 @@ def test_sealing_publishes_the_rest(log: Log) -> None:
 def test_kinds_say_where_and_how(log: Log) -> None:
     for entry in (Entry("hot", ONE), Entry("plain", ONE), Entry("plain", BEAT, True), Entry("record", BEAT, True)):
         append(log, entry)
+    log.fill()
     assert [word & KIND_MASK for word in log.entries] == [FRAMED, 0, SILENT, FRAMED | RECORD | SILENT]
 
 
@@ -175,6 +216,7 @@ def test_a_record_that_finds_no_room_changes_nothing(arena: Arena) -> None:
 
 def test_blocks_stay_until_the_last_holder_lets_go(arena: Arena) -> None:
     log = made(arena, [Entry("hot", ONE), Entry("record", TWO)])
+    log.fill()
     view = log.frame_views(0)[0]
     log.hold()
     log.hold()

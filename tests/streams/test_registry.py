@@ -368,7 +368,7 @@ def test_silence_is_broken_by_heartbeats() -> None:
         world.settle()
         beats = client.body.removeprefix(before).count(b": longwire\n\n")
         assert 3 <= beats <= 4
-        assert feeder.stream.log.last_seq == 0
+        assert feeder.log.last_seq == 0
 
 
 def test_events_put_heartbeats_off() -> None:

@@ -42,7 +42,7 @@ class Known:
 
     def note(self) -> None:
         """Copy what was published since."""
-        log = self.stream.log
+        log = self.feeder.log
         if log.upstream.blocks:
             for position in range(len(self.published), log.deliverable):
                 silent = log.seq_at(position + 1) == log.seq_at(position)
@@ -170,7 +170,7 @@ class Storm(RuleBasedStateMachine):
         known = self.pick(number, State.OPENING, State.LIVE, State.ENDED)
         if known is None:
             return
-        log = known.stream.log
+        log = known.feeder.log
         position = log.position_after(int(share * (log.last_seq + 1)) - 1)
         client = self.world.client(high_bytes)
         self.readings.append(Reading(known, client, door, position))

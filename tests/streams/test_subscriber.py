@@ -18,7 +18,7 @@ from longwire.words.reasons import CloseReason
 
 from .entries import LOGS
 from .test_doors import DOORS
-from .world import Client, Entry, World, data_block, framed, listed, rendered
+from .world import Client, Entry, Feeder, World, data_block, framed, listed, rendered
 
 ONE, TWO, THREE = (Entry("hot", data_block(word)) for word in (b"one", b"two", b"three"))
 BEAT = Entry("record", b": longwire\n\n", silent=True)
@@ -98,6 +98,104 @@ def test_the_short_way_writes_what_the_door_would_encode(entries: list[Entry], a
         assert live.body == rendered(listed(entries), Door.FRAMED, len(listed(entries[:attach_at])))
 
 
+def test_frames_take_the_short_way_to_one_live_reader() -> None:
+    """All but the first, which opens it, and the one that fills a block."""
+    entries = [Entry("hot", data_block(b"%d" % number)) for number in range(2000)]
+    with World() as world:
+        feeder = world.start(ONE)
+        client = world.client().attach(feeder.stream)
+        for entry in entries:
+            feeder.feed(entry)
+            client.take(1 << 30)
+            assert client.body.endswith(framed(entry.block)), "at once, though nothing was noted of it yet"
+        feeder.stream.settle()
+        assert client.spliced_bytes > len(client.body) - 200
+        assert client.body == rendered([ONE, *entries], Door.FRAMED)
+        assert client.subscriber.position == feeder.stream.log.deliverable == 2001
+
+
+def spliced_world(world: World) -> tuple[Feeder, Client]:
+    """A stream whose frames take the short way, with some under way that the log has not noted yet."""
+    feeder = world.start(ONE)
+    client = world.client(high_bytes=200).attach(feeder.stream)
+    feeder.feed(TWO, THREE, TWO)
+    feeder.stream.settle()
+    assert client.spliced_bytes
+    feeder.feed(THREE)
+    client.take(1 << 30)
+    return feeder, client
+
+
+SO_FAR = [ONE, TWO, THREE, TWO, THREE]
+
+
+@pytest.mark.parametrize("door", list(Door))
+def test_a_second_reader_closes_the_short_way(door: Door) -> None:
+    with World() as world:
+        feeder, client = spliced_world(world)
+        second = world.client().attach(feeder.stream, door)
+        feeder.feed(ONE, TWO)
+        world.settle()
+        assert client.body == rendered([*SO_FAR, ONE, TWO], Door.FRAMED)
+        assert second.body == rendered([*SO_FAR, ONE, TWO], door)
+        second.leave()
+        spliced = client.spliced_bytes
+        feeder.feed(ONE, TWO, THREE)
+        feeder.stream.settle()
+        assert client.spliced_bytes > spliced, "alone again, it is open again"
+
+
+def test_a_full_transport_closes_the_short_way() -> None:
+    with World() as world:
+        feeder, client = spliced_world(world)
+        more = [Entry("hot", data_block(b"%d" % number)) for number in range(50)]
+        feeder.feed(*more)
+        assert client.subscriber.is_paused
+        world.settle()
+        assert client.body == rendered([*SO_FAR, *more], Door.FRAMED)
+
+
+@pytest.mark.parametrize("reason", [COMPLETED, CloseReason.UPSTREAM_RESET, CloseReason.CANCELLED])
+def test_the_end_comes_behind_what_took_the_short_way(reason: CloseReason) -> None:
+    with World() as world:
+        feeder, client = spliced_world(world)
+        feeder.stream.stop(reason, "")
+        world.settle()
+        replay = world.client().attach(feeder.stream)
+        world.settle()
+        assert client.body == replay.body
+        assert client.body.startswith(rendered(SO_FAR, Door.FRAMED))
+        assert client.finished is reason
+
+
+def test_who_leaves_the_short_way_leaves_a_log_that_knows_all() -> None:
+    with World() as world:
+        feeder, client = spliced_world(world)
+        feeder.stream.on_disconnect = OnDisconnect.RUN
+        client.leave()
+        feeder.feed(ONE)
+        late = world.client().attach(feeder.stream)
+        world.settle()
+        assert late.body == rendered([*SO_FAR, ONE], Door.FRAMED)
+        assert client.written == len(client.body), "the account of what was written holds what went the short way"
+
+
+def test_silence_and_comments_come_between_what_took_the_short_way() -> None:
+    with World(heartbeat_s=15.0) as world:
+        feeder, client = spliced_world(world)
+        comment = Entry("plain", b": x\n\n", silent=True)
+        feeder.feed(comment, ONE, TWO)
+        world.clock.advance(16)
+        world.registry.tick()
+        world.clock.advance(16)
+        world.registry.tick()
+        feeder.feed(ONE)
+        world.settle()
+        expected = [*SO_FAR, comment, ONE, TWO, BEAT, ONE]
+        assert client.body == rendered(expected, Door.FRAMED)
+        assert feeder.log.last_seq == 7
+
+
 @given(
     LOGS,
     st.lists(st.tuples(DOORS, st.integers(0, 24), st.sampled_from([1, 100, 5000, 1 << 20])), min_size=1, max_size=5),
@@ -112,8 +210,8 @@ def test_readers_of_any_pace_that_come_at_any_time_see_the_same(
 
         def attach(door: Door, high_bytes: int) -> None:
             client = world.client(high_bytes)
-            seq = rng.randint(-1, feeder.stream.log.last_seq)
-            position = feeder.stream.log.position_after(seq)
+            seq = rng.randint(-1, feeder.log.last_seq)
+            position = feeder.log.position_after(seq)
             clients.append((client.attach(feeder.stream, door, position), door, position))
 
         for step, entry in enumerate(entries):
@@ -155,7 +253,7 @@ def test_a_reader_cut_after_any_byte_comes_back_and_sees_the_same_blocks(
             first.leave()
         kept = _data_blocks(first.body)
         seq = int(kept[-1].split(b"\n")[0].rpartition(b"-")[2]) if kept else -1
-        second = world.client().attach(feeder.stream, Door.BARE_IDS, feeder.stream.log.position_after(seq))
+        second = world.client().attach(feeder.stream, Door.BARE_IDS, feeder.log.position_after(seq))
         world.settle()
         assert kept + _data_blocks(second.body) == whole
 

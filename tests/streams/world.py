@@ -18,6 +18,7 @@ from longwire.dialects.openai_chat import OpenAiWords
 from longwire.observe.instruments import Instruments
 from longwire.streams.arena import Arena, Use
 from longwire.streams.doors import Buffers, Door
+from longwire.streams.log import Log
 from longwire.streams.registry import Registry
 from longwire.streams.stream import Facts, Stream
 from longwire.streams.subscriber import Subscriber
@@ -43,8 +44,8 @@ def data_block(text: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Entry:
-    """One step of an engine. ``way``: framed, plain or record (as the index has them), hot (framed, through the short way),
-    hidden (bytes without an entry)."""
+    """One step of an engine. ``way``: framed, plain or record (as the index has them), hot (framed, and by the short way where
+    that is open), hidden (bytes without an entry)."""
 
     way: str
     block: bytes
@@ -121,6 +122,7 @@ class Client:
         self.checkpoints: list[tuple[int, int]] = []
         """``(bytes written, position)`` whenever the wire was empty."""
         self.written = 0
+        self.spliced_bytes = 0
         self.largest_turn = 0
         self._subscriber: Subscriber | None = None
         self._is_paused = False
@@ -154,10 +156,9 @@ class Client:
     def splice(self) -> Callable[[memoryview], None] | None:
         return self._write_frame
 
-    def _write_frame(self, frame: memoryview) -> None:
-        self._write([frame], len(frame))
-
     def spliced(self, size: int, position: int) -> None:
+        self.spliced_bytes += size
+        self.written += size
         self.checkpoint(position)
 
     def send(self, buffers: Buffers, count: int) -> None:
@@ -187,6 +188,15 @@ class Client:
         self.largest_turn = max(self.largest_turn, count)
         for buffer in buffers:
             self.wire.write(buffer)
+        self._pause_if_full()
+
+    def _write_frame(self, frame: memoryview) -> None:
+        assert not self._is_done, "nothing is written behind the end"
+        assert not self._is_paused, "a full transport is given nothing more"
+        self.wire.write(frame)
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
         if not self._is_paused and self.wire.get_write_buffer_size() > self.high_bytes:
             self._is_paused = True
             self.subscriber.pause()
@@ -228,7 +238,8 @@ class Client:
 
 
 class Feeder:
-    """Fills a stream as an exchange does: bytes first, then what they are."""
+    """Fills a stream as an engine's connection and its exchange do: bytes first, then what they are; whole frames go to the
+    reader directly while the stream has the short way open."""
 
     def __init__(self, world: World, stream: Stream) -> None:
         self.world = world
@@ -254,6 +265,12 @@ class Feeder:
         self.world.soon.append(self.go_on)
 
     @property
+    def log(self) -> Log:
+        """The stream's log, brought up to date."""
+        self.stream.settle()
+        return self.stream.log
+
+    @property
     def is_waiting(self) -> bool:
         """The engine has more to say, and nowhere to put it."""
         return bool(self._todo) and not self.is_stopped
@@ -273,30 +290,25 @@ class Feeder:
         self.stream.end(reason, message)
 
     def _store(self, entry: Entry) -> bool:
-        stream, chain = self.stream, self.stream.chain
-        if entry.way == "hot" and not self._left and self._pass_on(framed(entry.block)):
-            return True
-        stream.unsplice()
+        stream = self.stream
         if entry.way == "record":
+            stream.unsplice()
             stream.append_record(entry.block, entry.silent)
             stream.publish(-1)
             return True
         if not self._left:
+            if entry.way == "hot" and self._store_short(framed(entry.block)):
+                return True
+            stream.unsplice()
             self._left = entry.block if entry.way in ("plain", "hidden") else framed(entry.block)
-            self._start = chain.end
-        while self._left:
-            if chain.is_full:
-                return False
-            view = chain.rest
-            count = min(len(view), len(self._left))
-            view[:count] = self._left[:count]
-            self._left = self._left[count:]
-            chain.filled(count)
-        self._say(entry, chain.end - self._start)
+            self._start = stream.chain.end
+        if not self._fill():
+            return False
+        self._say(entry, stream.chain.end - self._start)
         return True
 
-    def _pass_on(self, frame: bytes) -> bool:
-        """The short way, as an engine's connection takes it; False where it is closed or the frame does not fit."""
+    def _store_short(self, frame: bytes) -> bool:
+        """The short way: a frame that leaves something of its block goes on as it lies there."""
         chain, write = self.stream.chain, self._write_on
         if write is None or len(frame) >= len(chain.rest):
             return False
@@ -305,6 +317,18 @@ class Feeder:
         chain.rest = chain.rest[len(frame) :]
         write(view)
         self.spliced += 1
+        return True
+
+    def _fill(self) -> bool:
+        """Store what is left of an entry's bytes; False where there is no room for all of it."""
+        chain = self.stream.chain
+        while self._left:
+            if chain.is_full:
+                return False
+            count = min(len(chain.rest), len(self._left))
+            chain.rest[:count] = self._left[:count]
+            self._left = self._left[count:]
+            chain.filled(count)
         return True
 
     def _say(self, entry: Entry, length: int) -> None:
@@ -367,8 +391,10 @@ class World:
         self.close()
 
     def open(self, tenant: str = "acme") -> Stream:
+        """A stream; what is left to chance by its id is settled: it may take the short way."""
         stream = self.registry.open(Facts(tenant=tenant, tenant_index=0, route="chat_completions"), self.words)
         stream.slot = FakeSlot()
+        stream.is_measured = False
         return stream
 
     def start(self, *entries: Entry, tenant: str = "acme") -> Feeder:

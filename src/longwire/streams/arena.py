@@ -318,6 +318,27 @@ class Chain:
         self._seek(0)
         self._arena.give(surplus, self.use)
 
+    def replace(self, data: bytes) -> None:
+        """Store ``data`` in place of all that was stored. Where that is no longer than before, it takes no block.
+
+        Raises:
+            ArenaFull: it is longer, and there is no room; nothing is stored any more.
+        """
+        need = len(data) // BLOCK_BYTES + 1
+        if need > len(self.blocks):
+            self.rewind()
+            self.append(data)
+            return
+        surplus = self.blocks[need:]
+        del self.blocks[need:]
+        self._arena.links[self.blocks[-1]] = _NO_BLOCK
+        for index, block in enumerate(self.blocks):
+            part = data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
+            start = self._arena.position(block)
+            self._view[start : start + len(part)] = part
+        self._seek(len(data))
+        self._arena.give(surplus, self.use)
+
     def give(self) -> None:
         """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
         assert len(self.blocks), "the chain's blocks were given back already"

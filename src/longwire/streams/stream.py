@@ -50,18 +50,18 @@ __all__ = [
 
 
 SAMPLED = 32
-"""One stream in so many always goes the long way, where the gap between events is measured for the histogram."""
+"""One stream in so many (by its id, which is random) goes the long way all along: there gaps between events are measured."""
 
 
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
     __slots__ = (
-        "_arena", "_clock", "_instruments", "_is_spliced", "_now", "_on_change", "_on_end", "_on_full", "_seen_end", "_on_idle",
-        "_spliced_from", "_word", "_words", "beat_at", "body_head", "created_at", "created_wall", "ended_at",
-        "ending", "facts", "grace_s", "id", "is_cut", "is_unread_since", "kind", "last_at", "link", "log",
-        "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state", "subscribers",
-        "waiting_since",
+        "_arena", "_clock", "_instruments", "_is_spliced", "_knows_gap", "_now", "_on_change", "_on_end", "_on_full",
+        "_on_idle", "_seen_end", "_spliced_from", "_word", "_words", "beat_at", "body_head", "created_at",
+        "created_wall", "ended_at", "ending", "facts", "grace_s", "id", "is_cut", "is_measured", "is_unread_since", "kind",
+        "last_at", "link", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state",
+        "subscribers", "waiting_since",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,7 @@ class Stream:
         self.refusal: Refusal | None = None
         self.body_head: BodyHead | None = None
         self.is_cut = False
+        self.is_measured = id[0] % SAMPLED == 0
         self.producer: Producer | None = None
         self.slot: Slot | None = None
         self.link = Link()
@@ -103,6 +104,7 @@ class Stream:
         self._is_spliced = False
         self._spliced_from = 0
         self._seen_end = 0
+        self._knows_gap = False
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
         self._on_full = shell.on_full
@@ -137,7 +139,7 @@ class Stream:
         """
         if self._is_spliced:
             return None
-        if len(self.subscribers) != 1 or self.state is not State.LIVE or self.row % SAMPLED == SAMPLED - 1:
+        if len(self.subscribers) != 1 or self.state is not State.LIVE or self.is_measured:
             return None
         write = self.subscribers[0].splice()
         if write is not None:
@@ -172,6 +174,7 @@ class Stream:
         self._spliced_from = end
         log.deliverable = len(log.entries)
         self.last_at = self._now()
+        self._knows_gap = False
         self._words[self._word] = end << COUNT_BITS | log.deliverable
         self.subscribers[0].spliced(count, end - start)
 
@@ -204,9 +207,10 @@ class Stream:
         now = self._now()
         if state is State.OPENING:
             self._commit()
-        else:
+        elif self._knows_gap:
             self._instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
         self.last_at = now
+        self._knows_gap = True
         self._deliver(count)
 
     def begin_body(self, head: BodyHead) -> None:
@@ -320,12 +324,14 @@ class Stream:
     # The request's bytes.
 
     def store_request(self, data: bytes) -> None:
-        """Keep the encoded upstream request until the stream is sealed.
+        """Keep the encoded upstream request until the stream is sealed; a second attempt's replaces the first one's.
 
         Raises:
-            ArenaFull: there is no room; nothing was stored.
+            ArenaFull: there is no room; nothing was stored. Never for a second one that is not longer than the first.
         """
-        self._drop_request()
+        if self.request is not None:
+            self.request.replace(data)
+            return
         request = Chain(self._arena, Use.REQUEST)
         try:
             request.append(data)
