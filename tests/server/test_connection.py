@@ -12,11 +12,13 @@ from tests.house import (
     CHUNKED,
     EVENTS,
     HOLD,
+    RST,
     WHOLE,
     Client,
     chat,
     delta,
     encode_request,
+    head_of,
     in_chunks,
     open_house,
     until,
@@ -485,7 +487,7 @@ async def test_a_client_that_half_closes_and_never_reads_is_let_go() -> None:
         client.fin()
         await until(lambda: connection.phase == Phase.CLOSING, "its leaving is seen")
         assert connection.transport.get_write_buffer_size(), "and its bytes still wait"
-        house.pass_time(LINGER_S + 2 * TICK_S)
+        house.pass_time(LINGER_S + 5 + 3 * TICK_S)
         await until(lambda: not house.gateway.listener.connections, "it is gone")
 
 
@@ -507,6 +509,45 @@ async def test_leaving_is_seen_even_while_too_much_is_sent_ahead(leave: Callable
         await house.sim.wait_cancelled(1)
         (line,) = await house.lines.wait(1)
         assert line["close_reason"] == "client_left"
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("is_last", [True, False], ids=["closing", "kept"])
+async def test_the_end_of_an_answer_may_come_slowly_on_a_connection_that_is_done(version: str, is_last: bool) -> None:
+    """The lingering after the last answer, and the keep-alive time after any, are for connections with nothing left to send."""
+    async with open_house(send_buffer=4096, slow_reader_s=60, keep_alive_s=5) as house:
+        blocks = [delta(f"{number:03}" + "x" * 1000) for number in range(40)]
+        house.engine.will_say(CHUNKED + in_chunks(*blocks, *WHOLE[2:]))
+        client = await house.connect(limit=512, receive_buffer=4096)
+        client.request("POST", CHAT, chat(model="script"), {"connection": "close" if is_last else ""}, version)
+        await house.lines.wait(1)
+        (connection,) = house.gateway.listener.connections
+        await until(lambda: connection.phase in (Phase.CLOSING, Phase.IDLE), "all is given to the transport")
+        answer = await client.head()
+        for _ in range(20):
+            assert connection.transport.get_write_buffer_size(), "some of it waits"
+            house.pass_time(30)
+            before = connection.transport.get_write_buffer_size()
+            while connection.transport.get_write_buffer_size() == before:
+                await client.piece()
+            if connection.transport.get_write_buffer_size() == 0:
+                break
+        answer = await client.rest()
+        assert answer.is_whole and answer.is_marked_done and answer.data[:-2] == [block[6:-2] for block in blocks]
+
+
+async def test_an_http_1_0_client_can_tell_that_a_body_is_cut() -> None:
+    """Without chunks and without a length a FIN would say that this was all."""
+    async with open_house() as house:
+        house.engine.will_say(
+            head_of(b"transfer-encoding: chunked", kind=b"audio/mpeg") + in_chunks(b"sound", last=False), RST
+        )
+        client = await house.connect()
+        client.request("POST", "/v1/audio/speech", {"model": "script"}, version="1.0")
+        assert (await client.head()).head.content_length is None
+        with pytest.raises(ConnectionResetError):
+            while await client.reader.read(100):
+                pass
 
 
 async def test_a_request_with_a_fin_behind_it_is_answered_where_the_answer_is_at_hand() -> None:

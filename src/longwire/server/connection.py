@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -55,6 +56,7 @@ had read why."""
 TCP_ESTABLISHED = 1
 """The first byte of struct tcp_info (include/net/tcp_states.h)."""
 
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
 
@@ -337,8 +339,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.pause()
-            self.stuck_since = self.listener.clock.now()
-            self._stuck_bytes = self.transport.get_write_buffer_size()
+            self._watch_progress()
 
     def resume_writing(self) -> None:
         self.stuck_since = 0.0
@@ -379,11 +380,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._is_reading_paused and self._peer_has_left():
             self.cut(CloseReason.CLIENT_LEFT)
         elif self.deadline and now > self.deadline:
-            if self.phase in (Phase.IDLE, Phase.CLOSING):
-                self.abort()
-            else:
-                what = "request head" if self.phase == Phase.HEAD else "request body"
-                self.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)
+            self._act_on_deadline()
+
+    def _act_on_deadline(self) -> None:
+        if self.phase not in (Phase.IDLE, Phase.CLOSING):
+            what = "request head" if self.phase == Phase.HEAD else "request body"
+            self.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)
+        elif not self.transport.get_write_buffer_size():
+            self.abort()
+        elif not self.stuck_since:
+            self._watch_progress()  # the end of an answer is on its way, slowly: only without progress is it cut
+
+    def _watch_progress(self) -> None:
+        """From now on the client must take something within ``slow_reader_s``."""
+        self.stuck_since = self.listener.clock.now()
+        self._stuck_bytes = self.transport.get_write_buffer_size()
 
     def _peer_has_left(self) -> bool:
         """While reading is paused the loop hears of neither FIN nor RST; the kernel's state of the connection tells of both."""
@@ -414,6 +425,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def cut(self, reason: CloseReason) -> None:
         """Break the response off: the client must see that it is not whole."""
         self.stuck_since = 0.0
+        if not self.speaks_1_1 and (sock := self.transport.get_extra_info("socket")) is not None:
+            # HTTP/1.0 knows the end of a body by its FIN: only a reset tells that this was not all.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._leave(reason)
         self.abort()
 
