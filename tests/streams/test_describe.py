@@ -80,6 +80,20 @@ def test_heartbeats_are_no_events() -> None:
         assert describe(feeder.stream)["events"] == 1
 
 
+def test_an_engine_that_hangs_is_not_hidden_by_who_looks() -> None:
+    """On the short way no clock is read: when it was last heard of is known from the last round, and not from the look."""
+    with World(heartbeat_s=3600.0) as world:
+        feeder = world.start(ONE)
+        world.client().attach(feeder.stream)
+        feeder.feed(ONE, ONE, ONE)
+        assert feeder.spliced
+        world.tick(100)
+        stream = world.registry.find(feeder.stream.public_id, "acme")
+        shown = describe(stream)
+        assert shown["events"] == 4
+        assert shown["last_event_ms"] == pytest.approx(0, abs=world.registry.tick_s * 1000)
+
+
 def test_usage_is_the_engines_or_an_estimate_that_says_so() -> None:
     with World() as world:
         counted, guessed = world.start(ONE), world.start(ONE)

@@ -17,7 +17,7 @@ from longwire.words.events import MAX_ENTRY_BYTES
 from longwire.words.reasons import CloseReason
 
 from .entries import LOGS
-from .world import Entry, FakeSlot, Feeder, Hoard, World, data_block, framed, listed, rendered
+from .world import Client, Entry, FakeSlot, Feeder, Hoard, World, data_block, framed, listed, rendered
 
 ONE, TWO = Entry("hot", data_block(b"one")), Entry("hot", data_block(b"two"))
 BEAT = b": longwire\n\n"
@@ -536,6 +536,11 @@ def test_the_longest_event_fits_an_entry() -> None:
 # The short way.
 
 
+def stalled(client: Client) -> None:
+    client.subscriber.pause()
+    client.subscriber.resume()
+
+
 def frames(count: int) -> list[Entry]:
     return [Entry("hot", data_block(b"%d" % number * 20)) for number in range(count)]
 
@@ -580,7 +585,7 @@ def test_a_second_reader_a_pause_and_a_heartbeat_close_the_short_way() -> None:
         for close in (
             lambda: world.client().attach(stream).leave(),
             lambda: stream.heartbeat(b": still here\n\n"),
-            lambda: (client.subscriber.pause(), client.subscriber.resume()),
+            lambda: stalled(client),
         ):
             feeder.feed(many.pop(0), many.pop(0))
             before = feeder.spliced

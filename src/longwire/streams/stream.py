@@ -144,7 +144,7 @@ class Stream:
         write = self.subscribers[0].splice()
         if write is not None:
             self._is_spliced = True
-            self._spliced_from = self.log.upstream.end
+            self._spliced_from = self._seen_end = self.log.upstream.end
         return write
 
     def unsplice(self) -> None:
@@ -173,7 +173,7 @@ class Stream:
         count = log.append_span(start, end)
         self._spliced_from = end
         log.deliverable = len(log.entries)
-        self.last_at = self._now()
+        self.look(self._now())
         self._knows_gap = False
         self._words[self._word] = end << COUNT_BITS | log.deliverable
         self.subscribers[0].spliced(count, end - start)
