@@ -149,7 +149,7 @@ class Call:
 
     def began(self) -> None:
         self._cancel_deadline()
-        self.order = replace(self.order, plain_body=None)
+        self.order = replace(self.order, headers=[], plain_body=None)
 
     def answered(self, answer: Answer) -> None:
         self.owner.answered(answer)

@@ -253,7 +253,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.response_done()
 
     def refuse(self, error: LongwireError, *, close: bool = False, status: int = 0) -> None:
-        """Answer with an error. ``close``: what follows on this connection cannot be trusted or is not wanted."""
+        """Answer with an error. ``close``: what follows on this connection cannot be trusted or is not wanted.
+
+        In the middle of a response there is no place for another: the connection is cut.
+        """
+        if self.writer is not None:
+            self.abort()
+            return
         if close:
             self.keep_alive = False
         code, headers, body = error_parts(error)
@@ -266,6 +272,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         subscriber = Subscriber(stream, writer, door, position)
         writer.subscriber = subscriber
         self.writer = writer
+        self.head = self.pending = None  # for as long as the stream lasts nobody asks for them, and there are thousands
         self.record.note_stream(stream, door, position, self.written_bytes)
         stream.attach(subscriber)
         if stream.state is State.OPENING:
