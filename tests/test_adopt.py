@@ -65,6 +65,9 @@ class Rooms:
     def die(self) -> dict[int, socket.socket]:
         """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone."""
         sockets: dict[int, socket.socket] = {}
+        for connection in self.listener.connections:
+            if connection.writer is not None and connection.writer.subscriber is not None:
+                connection.writer.subscriber.is_paused = True  # the dead write nothing more in the loop's next turn
         transports = [connection.transport for connection in self.listener.connections]
         for upstream in self.directory.upstreams:
             transports += [c.transport for c in [*upstream._busy, *upstream._idle] if c.transport is not None]
@@ -124,15 +127,49 @@ async def serve(rooms: Rooms) -> int:
     return int(sock.getsockname()[1])
 
 
+class Trial:
+    """A simulator, and a gateway that can die and be adopted."""
+
+    sim: SimServer
+    rooms: Rooms
+    port: int
+
+    async def __aenter__(self) -> Trial:
+        self.sim = SimServer(SimSettings(port=0))
+        host, port = await self.sim.start()
+        settings = Settings(engines=[EngineSettings(name="sim", url=f"http://{host}:{port}")], heartbeat_s=0.05)
+        tables = Table("s", 64, STREAM_ROW_BYTES), Table("c", 64, CONNECTION_ROW_BYTES)
+        self.rooms = Rooms(Shared(Arena(64 << 20), *tables, settings))
+        self.port = await serve(self.rooms)
+        return self
+
+    async def kill(self) -> None:
+        """One process dies; another takes everything over."""
+        sockets = self.rooms.die()
+        heir = Rooms(self.rooms.shared)
+        await heir.adopt(self.rooms, sockets)
+        self.rooms = heir
+
+    async def __aexit__(self, *exc: object) -> None:
+        for connection in list(self.rooms.listener.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self.rooms.registry.close()
+        self.rooms.listener.close()
+        for upstream in self.rooms.directory.upstreams:
+            upstream.close()
+        await self.sim.close()
+
+
 async def round_trip(seed: int, kills: int, fault: str) -> None:
     """Several clients, one sim, several deaths at random moments; every client gets exactly what the log holds."""
-    rng = random.Random(seed)
-    sim = SimServer(SimSettings(port=0))
-    host, port = await sim.start()
-    settings = Settings(engines=[EngineSettings(name="sim", url=f"http://{host}:{port}")], heartbeat_s=0.05)
-    shared = Shared(Arena(64 << 20), Table("s", 64, STREAM_ROW_BYTES), Table("c", 64, CONNECTION_ROW_BYTES), settings)
-    rooms = Rooms(shared)
-    public = await serve(rooms)
+    async with Trial() as trial:
+        await _round_trip(trial, random.Random(seed), kills, fault)
+
+
+async def _round_trip(trial: Trial, rng: random.Random, kills: int, fault: str) -> None:
+    sim, public = trial.sim, trial.port
     clients = [Client(i, public, slow=i % 3 == 0) for i in range(STREAMS)]
     tasks = [asyncio.create_task(c.run(request_of(i, 60 + 10 * i, fault))) for i, c in enumerate(clients)]
     await sim.wait_requests(STREAMS)
@@ -144,10 +181,8 @@ async def round_trip(seed: int, kills: int, fault: str) -> None:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for _ in range(rng.randrange(5)):
             await asyncio.sleep(0)
-        sockets = rooms.die()
-        heir = Rooms(shared)
-        await heir.adopt(rooms, sockets)
-        rooms = heir
+        await trial.kill()
+    rooms = trial.rooms
     responses = await asyncio.wait_for(asyncio.gather(*tasks), 20)
     assert len(sim.requests) == STREAMS, "one upstream request per stream"
     logs = sorted(whole_body(stream) for stream in rooms.registry.list(None))
@@ -155,15 +190,6 @@ async def round_trip(seed: int, kills: int, fault: str) -> None:
     for seed, response in enumerate(responses):
         assert text_of(body_of(response)) == answer_text(seed, 60 + 10 * seed)
     assert all(stream.state is State.ENDED and stream.reason == "completed" for stream in rooms.registry.list(None))
-    for connection in list(rooms.listener.connections):
-        connection.abort()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    rooms.registry.close()
-    rooms.listener.close()
-    for upstream in rooms.directory.upstreams:
-        upstream.close()
-    await sim.close()
 
 
 def whole_body(stream: Stream) -> bytes:
@@ -186,3 +212,77 @@ def text_of(body: bytes) -> str:
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_survive_their_process_byte_for_byte(seed: int, fault: str) -> None:
     uvloop.run(round_trip(seed, kills=6, fault=fault))
+
+
+class Raw:
+    """A connection in the test's own hands."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, port: int, window: int = 0) -> Raw:
+        sock = socket.socket()
+        if window:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        sock.connect(("127.0.0.1", port))
+        return cls(*await asyncio.open_connection(sock=sock, limit=1 << 20))
+
+    async def head(self) -> dict[str, str]:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        return {"status": lines[0].split()[1]} | dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+
+    async def chunked(self) -> bytes:
+        return await self.reader.readuntil(LAST_CHUNK)
+
+
+async def adopt_everything() -> None:
+    """Half a request, an answer in one piece, pipelined requests, a reader by cursor and one that is far behind."""
+    async with Trial() as trial, asyncio.timeout(20):
+        half, whole, piped, slow = [await Raw.connect(trial.port, window) for window in (0, 0, 0, 4096)]
+        first = request_of(1, 40)
+        half.writer.write(first[: len(first) // 2])
+        piped.writer.write(request_of(2, 20) + request_of(3, 20))
+        slow.writer.write(request_of(4, 4000).replace(b'"itl_ms":1', b'"itl_ms":0'))
+        body = b'{"model":"sim","sim":{"tokens":9,"ttft_ms":40,"itl_ms":1,"seed":5},"messages":[]}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        whole.writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await trial.sim.wait_requests(3)
+        await trial.kill()
+        half.writer.write(first[len(first) // 2 :])
+        stream_id = (await half.head())["x-stream-id"]
+        await trial.kill()
+        assert text_of(await half.chunked()) == answer_text(1, 40)
+        await trial.kill()
+        assert json.loads(await whole.reader.readexactly(int((await whole.head())["content-length"])))["choices"][0][
+            "message"
+        ]["content"] == answer_text(5, 9)
+        for seed in (2, 3):
+            await piped.head()
+            assert text_of(await piped.chunked()) == answer_text(seed, 20)
+        await trial.sim.wait_for(lambda: not trial.sim.open_streams)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await trial.kill()
+        await slow.head()
+        received = bytearray(await slow.reader.read(5000))
+        await trial.kill()
+        received += await slow.chunked()
+        assert text_of(bytes(received)) == answer_text(4, 4000)
+        assert len(trial.sim.requests) == 5
+        # The connection lives on for another request, of a reader by cursor.
+        half.writer.write(
+            f"GET /v1/streams/{stream_id} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n".encode()
+        )
+        await trial.kill()
+        half.writer.write(b"Last-Event-ID: 1-30\r\n\r\n")
+        assert (await half.head())["x-stream-id"] == stream_id
+        replay = await half.chunked()
+        assert b"id: 1-31\n" in replay
+        assert b"id: 1-30\n" not in replay
+        for raw in (half, whole, piped, slow):
+            raw.writer.close()
+
+
+def test_everything_that_a_process_had_under_way_goes_on() -> None:
+    uvloop.run(adopt_everything())

@@ -121,6 +121,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
         self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
         self._wait(Phase.IDLE, settings.head_timeout_s)
+        self.store_row()
 
     def _peer_address(self) -> str:
         peer = self.transport.get_extra_info("peername")
@@ -139,6 +140,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._input = Chain(self.listener.arena, Use.INPUT)
         except ArenaFull:
             self.surplus = True
+        else:
+            self.store_row()
         return self._input
 
     def buffer_updated(self, nbytes: int) -> None:
