@@ -140,8 +140,12 @@ class House:
             CallShell(settings, self.clock, self.instruments),
             user_agent=b"longwire/" + package_version().encode(),
         )
-        # Spawned, not forked: a fork would carry every socket of this process along.
-        self._executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        # Spawned, not forked: a fork would carry every socket of this process along. A terminal's Ctrl-C goes to the whole
+        # group; what it means is decided here alone.
+        ignore_interrupt = (signal.SIGINT, signal.SIG_IGN)
+        self._executor = ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ignore_interrupt
+        )
         handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.arena, self.connection_table, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
@@ -169,11 +173,12 @@ class House:
         settings = self.settings
         if self.keys is not None:
             self.keys.load()
+        tls = make_tls(settings)  # before anything that would have to be taken down again
         public = bind(settings.host, settings.port)
         self.admin = AdminServer(self._admin_app(), bind(settings.admin_host, settings.admin_port))
         for upstream in self.directory.upstreams:
             await self._open_engine(upstream)
-        await self.listener.start(public, make_tls(settings))
+        await self.listener.start(public, tls)
         await self.admin.start()
         self.registry.start()
         self._every(LAG_PROBE_S, self._probe_lag())

@@ -30,7 +30,9 @@ from .words.reasons import CloseReason
 class _Tail:
     """An outlet in memory, one step long: the subscriber is paused until what it wrote was taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Stream, position: int) -> None:
+        self.stream = stream
+        self.position = position
         self.subscriber: Subscriber | None = None
         self.refusal: bytes | None = None
         self._bytes = bytearray()
@@ -70,10 +72,14 @@ class _Tail:
         asyncio.get_running_loop().call_soon(call)
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """What the subscriber writes, as it comes."""
-        subscriber = self.subscriber
-        assert subscriber is not None
+        """What the subscriber writes, as it comes.
+
+        It is attached here and not before: a generator that is never begun is never finished either, and a reader that
+        nobody takes away would keep the generation running.
+        """
+        subscriber = self.subscriber = Subscriber(self.stream, self, Door.BARE_IDS, self.position)
         try:
+            self.stream.attach(subscriber)
             while True:
                 await self._ready.wait()
                 self._ready.clear()
@@ -125,10 +131,7 @@ class Operation:
         check_cursor(stream, cursor)
         if stream.state is State.ENDED and stream.refusal is None and cursor.seq == stream.log.last_seq:
             return None
-        outlet = _Tail()
-        outlet.subscriber = Subscriber(stream, outlet, Door.BARE_IDS, stream.log.position_after(cursor.seq))
-        stream.attach(outlet.subscriber)
-        return outlet.blocks()
+        return _Tail(stream, stream.log.position_after(cursor.seq)).blocks()
 
     def _find(self, id: str) -> Stream | None:
         try:

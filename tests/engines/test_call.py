@@ -23,6 +23,7 @@ from tests.house import (
 )
 
 from longwire.engines.call import Call
+from longwire.engines.pool import Upstream
 from longwire.words.reasons import CloseReason as Reason
 
 ANSWER = CHUNKED + in_chunks(*WHOLE)
@@ -119,6 +120,28 @@ async def test_a_reader_who_leaves_during_a_retry_leaves_nothing_behind() -> Non
         await house.engine.wait_for(lambda: len(house.engine.requests) == 3)
         client.reset()
         await house.engine.wait_for(lambda: house.engine.open_connections == 0)
+
+
+async def test_a_connection_that_is_being_made_is_given_up_when_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_house() as house:
+        given_up = asyncio.Event()
+
+        async def never(_: Upstream) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+        monkeypatch.setattr(Upstream, "wait_connection", never)
+        client = await house.connect()
+        client.post(chat(model="script"))
+        await until(lambda: house.gateway.gateway.calls.tasks, "the connection is being made")
+        client.reset()
+        await given_up.wait()
+        (line,) = await house.lines.wait(1)
+        assert line["close_reason"] == "client_left"
 
 
 # What the gateway adds, and an engine that does not know it.

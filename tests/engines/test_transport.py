@@ -84,9 +84,15 @@ async def test_an_engine_that_answers_without_reading_is_not_asked_on_that_conne
 async def test_an_engine_that_says_goodbye_without_reading_does_not_hold_us() -> None:
     async with open_house(arena_bytes=64 << 20) as house:
         async with deaf_engine(house, REFUSAL[:40], fin=True):
-            got = await house.ask(chat(model="script", pad=LARGE))
+            asked = asyncio.create_task(house.ask(chat(model="script", pad=LARGE)))
+            upstream = house.gateway.directory.upstreams[1]
+            await until(lambda: upstream._busy, "the request is on its way")
+            connection = busy(house)
+            lost = asyncio.Event()
+            connection._on_lost = lambda _: lost.set()
+            got = await asked
             assert got.status == 502 and got.error["code"] == "upstream_reset"
-            await until(lambda: house.gateway.directory.upstreams[1].statistics()["busy"] == 0, "it is closed")
+            await lost.wait()  # closing in the usual way would wait for the rest of the request to be taken
 
 
 async def test_a_large_request_arrives_whole_while_other_streams_take_and_give_blocks() -> None:

@@ -11,6 +11,7 @@ import ssl
 from urllib.parse import SplitResult, urlsplit
 
 from ..words.clock import Clock
+from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
 from .transport import UpstreamConnection
 
@@ -44,7 +45,11 @@ class Upstream:
         return f"<Upstream {self.name} {state}, {len(self._busy)} busy, {len(self._idle)} idle>"
 
     def set_url(self, text: str) -> None:
-        """Where the upstream is. An embedded engine's address is known only once it has started."""
+        """Where the upstream is. An embedded engine's address is known only once it has started.
+
+        Raises:
+            SettingsError: its CA certificates cannot be loaded.
+        """
         url: SplitResult = urlsplit(text)
         self.host = url.hostname or ""
         self.port = url.port or (443 if url.scheme == "https" else 80)
@@ -53,7 +58,11 @@ class Upstream:
         self._tls = self._make_tls() if url.scheme == "https" else None
 
     def _make_tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.engine.ca_file or None)
+        try:
+            context = ssl.create_default_context(cafile=self.engine.ca_file or None)
+        except OSError as exc:  # ssl.SSLError is one, too
+            detail = exc.strerror or str(exc)
+            raise SettingsError(f"ca_file of engine {self.name} cannot be loaded: {detail}.", where=self.engine.ca_file) from exc
         context.set_alpn_protocols(["http/1.1"])
         return context
 

@@ -117,7 +117,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
         self.peer = self._peer_address()
         settings = self.listener.settings
-        self._expects_proxy = settings.proxy_protocol and self.peer in self.listener.trusted
+        # Who is taken over has sent its PROXY header to another process.
+        self._expects_proxy = settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted
         self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
         self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
         self._wait(Phase.IDLE, settings.head_timeout_s)
@@ -153,6 +154,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         data = self._view[:nbytes]
         if self._expects_proxy:
             data = self._take_proxy_header(data.tobytes())
+            if len(data) and (chain := self._take_input()) is not None:
+                chain.append(data.tobytes())  # the request's beginning lies where all of it must lie
         elif self._input is not None:
             self._input.filled(nbytes)
         if self.phase == Phase.IDLE and len(data):

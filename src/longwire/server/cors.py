@@ -6,6 +6,7 @@ What must not: anything else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..wire.http1 import Headers, RequestHead
@@ -16,6 +17,8 @@ ALLOWED = (
     b"Cache-Control"
 )
 MAX_AGE_S = b"600"
+MAX_ASKED_HEADERS = 64
+_TOKEN = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}\Z")
 
 
 def response_headers(head: RequestHead, origins: Sequence[str]) -> Headers:
@@ -41,6 +44,15 @@ def preflight_headers(head: RequestHead, origins: Sequence[str], methods: Sequen
     return [
         (b"allow", names),
         (b"access-control-allow-methods", names),
-        (b"access-control-allow-headers", ALLOWED),
+        (b"access-control-allow-headers", allowed_headers(head)),
         (b"access-control-max-age", MAX_AGE_S),
     ]
+
+
+def allowed_headers(head: RequestHead) -> bytes:
+    """Ours, and whatever else the page asks for: SDKs in browsers send a dozen of their own (``X-Stainless-Os``), and an origin
+    that may send a key may send those. ``*`` would not do: it never covers Authorization."""
+    asked = (head.get(b"access-control-request-headers") or b"").split(b",", MAX_ASKED_HEADERS)[:MAX_ASKED_HEADERS]
+    known = {name.strip() for name in ALLOWED.lower().split(b",")}
+    more = [name for name in map(bytes.strip, asked) if _TOKEN.match(name) and name.lower() not in known]
+    return b", ".join([ALLOWED, *more])

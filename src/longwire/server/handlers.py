@@ -22,7 +22,7 @@ from ..gateway import Gateway, Visit
 from ..streams.describe import describe
 from ..streams.doors import Door
 from ..streams.stream import Kind, OnDisconnect, State, Stream
-from ..wire.forwarded import client_address
+from ..wire.forwarded import client_address, parse_address
 from ..wire.http1 import Headers, RequestHead
 from ..words.errors import (
     BadCursor,
@@ -51,7 +51,7 @@ CURSOR_NAMES = ("after", "last_event_id", "lastEventId", "lastEventID", "Last-Ev
 
 MAX_IDEMPOTENCY_KEY_BYTES = 256
 MAX_GRACE_DIGITS = 6
-LOCAL_NAMES = ("", "localhost", "[::1]")
+LOCAL_NAMES = ("", "localhost")
 _OPEN_ROUTES = frozenset({"healthz", "readyz", "options", "openapi"})
 _GENERATING = frozenset({"chat_completions", "completions", "relay"})
 
@@ -328,8 +328,11 @@ def check_is_local(head: RequestHead, settings: Settings) -> None:
         RefusedError: one of the two.
     """
     host = (head.get(b"host") or b"").decode("latin-1").lower()
-    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
-    if not settings.allow_anonymous and not (name in LOCAL_NAMES or name.startswith("127.") or name == settings.host):
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    # As an address, not by its first letters: 127.example.com is anybody's.
+    address = parse_address(name)
+    is_local = name in LOCAL_NAMES if address is None else address.is_loopback
+    if not settings.allow_anonymous and not is_local and name != settings.host:
         raise RefusedError("Without tenants this gateway answers to loopback names only.", param="Host")
     origin = head.get(b"origin")
     if origin is None or "*" in settings.cors_origins or origin.decode("latin-1") in settings.cors_origins:

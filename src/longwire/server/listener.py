@@ -52,9 +52,14 @@ class Listener:
         return f"<Listener {len(self.connections)} connections>"
 
     async def start(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept on a bound socket."""
+        """Accept on a bound socket. A client that does not get through its TLS handshake is held no longer than one without a
+        head."""
         self._server = await self.loop.create_server(
-            lambda: ClientConnection(self, self.handlers), sock=sock, ssl=tls, backlog=4096
+            lambda: ClientConnection(self, self.handlers),
+            sock=sock,
+            ssl=tls,
+            backlog=4096,
+            ssl_handshake_timeout=self.settings.head_timeout_s if tls is not None else None,
         )
         self._sweep.start()
 
