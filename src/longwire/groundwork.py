@@ -50,7 +50,9 @@ def make_tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     if settings.proxy_protocol:
         # The header comes in the clear before the handshake, where nobody of ours could read it.
-        raise SettingsError("proxy_protocol and tls_cert_file do not go together: let the balancer end TLS, or pass it on bare.")
+        raise SettingsError(
+            "proxy_protocol and tls_cert_file do not go together: let the balancer end TLS, or pass it on bare."
+        )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)

@@ -30,9 +30,7 @@ from .words.reasons import CloseReason
 class _Tail:
     """An outlet in memory, one step long: the subscriber is paused until what it wrote was taken."""
 
-    def __init__(self, stream: Stream, position: int) -> None:
-        self.stream = stream
-        self.position = position
+    def __init__(self) -> None:
         self.subscriber: Subscriber | None = None
         self.refusal: bytes | None = None
         self._bytes = bytearray()
@@ -71,15 +69,16 @@ class _Tail:
     def call_soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
-    async def blocks(self) -> AsyncIterator[bytes]:
-        """What the subscriber writes, as it comes.
+    async def blocks(self, registry: Registry, id: str, position: int) -> AsyncIterator[bytes]:
+        """What is read of the stream from an index position on, as it comes.
 
-        It is attached here and not before: a generator that is never begun is never finished either, and a reader that
-        nobody takes away would keep the generation running.
+        Reading begins here and not before: a generator that is never begun is never finished either, and a reader that
+        nobody takes away would keep the generation running. So the stream is looked for anew; it may be gone by now.
         """
-        subscriber = self.subscriber = Subscriber(self.stream, self, Door.BARE_IDS, self.position)
+        stream = registry.find(id, None)
+        subscriber = self.subscriber = Subscriber(stream, self, Door.BARE_IDS, position)
         try:
-            self.stream.attach(subscriber)
+            stream.attach(subscriber)
             while True:
                 await self._ready.wait()
                 self._ready.clear()
@@ -131,7 +130,7 @@ class Operation:
         check_cursor(stream, cursor)
         if stream.state is State.ENDED and stream.refusal is None and cursor.seq == stream.log.last_seq:
             return None
-        return _Tail(stream, stream.log.position_after(cursor.seq)).blocks()
+        return _Tail().blocks(self.registry, id, stream.log.position_after(cursor.seq))
 
     def _find(self, id: str) -> Stream | None:
         try:

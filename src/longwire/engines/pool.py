@@ -62,7 +62,9 @@ class Upstream:
             context = ssl.create_default_context(cafile=self.engine.ca_file or None)
         except OSError as exc:  # ssl.SSLError is one, too
             detail = exc.strerror or str(exc)
-            raise SettingsError(f"ca_file of engine {self.name} cannot be loaded: {detail}.", where=self.engine.ca_file) from exc
+            raise SettingsError(
+                f"ca_file of engine {self.name} cannot be loaded: {detail}.", where=self.engine.ca_file
+            ) from exc
         context.set_alpn_protocols(["http/1.1"])
         return context
 
@@ -99,8 +101,7 @@ class Upstream:
         except TimeoutError as exc:
             raise ConnectFailed(f"engine {self.name} did not accept a connection in time") from exc
         except (OSError, ssl.SSLError, UnicodeError) as exc:
-            detail = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
-            raise ConnectFailed(f"engine {self.name} cannot be reached: {detail}") from exc
+            raise ConnectFailed(f"engine {self.name} cannot be reached: {_words_of(exc)}") from exc
         finally:
             self.connecting -= 1
         self._busy.add(connection)
@@ -147,3 +148,12 @@ class Upstream:
         self._busy.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+def _words_of(error: OSError | UnicodeError) -> str:
+    """Why there is no connection, for whoever asked: no address of the engine, no place in a library."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message.partition(', certificate is not valid')[0]})"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({(error.reason or type(error).__name__).replace('_', ' ').lower()})"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
