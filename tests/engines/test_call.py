@@ -152,6 +152,8 @@ async def test_usage_is_asked_for_and_an_engine_that_refuses_is_remembered() -> 
         engine = house.gateway.directory.upstreams[0]
         first = await house.ask(chat(fault="refuse_stream_options"))
         assert first.is_marked_done and engine.refuses_stream_options
+        log = house.stream(first.stream_id).log
+        assert log.upstream.read(0, 12) == b"HTTP/1.1 200", "the refusal is forgotten: a log begins with its answer"
         asked, again = [json.loads(request.body) for request in house.sim.requests]
         assert asked.pop("stream_options") == {"include_usage": True} and asked == again
         assert (await house.state(first.stream_id))["usage_estimated"] is True

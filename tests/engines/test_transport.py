@@ -8,9 +8,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.house import CHUNKED, HOLD, WHOLE, TestHouse, chat, delta, head_of, in_chunks, open_house, serving, until
+from tests.house import (
+    CHUNKED,
+    HOLD,
+    WHOLE,
+    Step,
+    TestHouse,
+    chat,
+    delta,
+    head_of,
+    in_chunks,
+    open_house,
+    serving,
+    until,
+)
 
 from longwire.engines.transport import MAX_DRAIN_BYTES, UpstreamConnection
+from longwire.wire.chunked import LAST_CHUNK
 from longwire.words.reasons import CloseReason as Reason
 
 LARGE = "x" * 8_000_000
@@ -109,11 +123,15 @@ async def test_a_large_request_arrives_whole_while_other_streams_take_and_give_b
 
 async def test_more_than_a_last_chunk_behind_the_end_marker_is_not_read_for_ever() -> None:
     async with open_house() as house:
-        again = in_chunks(*[delta("y" * 900)] * 20, last=False)
-        rounds = MAX_DRAIN_BYTES // len(again) + 2
-        house.engine.will_say(CHUNKED + in_chunks(*WHOLE, last=False), *[again] * rounds, HOLD)
-        assert (await house.ask(chat(model="script"))).text == "ab"
-        await house.engine.wait_for(lambda: house.engine.open_connections == 0)
+        straggler = in_chunks(delta("y" * 900), last=False)
+        few, many = MAX_DRAIN_BYTES // len(straggler) - 2, MAX_DRAIN_BYTES // len(straggler) + 2
+        for count, is_kept in ((few, True), (many, False)):
+            steps: list[Step] = [CHUNKED + in_chunks(*WHOLE, last=False), *[straggler] * count, LAST_CHUNK]
+            house.engine.will_say(*steps)
+            assert (await house.ask(chat(model="script"))).text == "ab"
+            upstream = house.gateway.directory.upstreams[1]
+            await until(lambda up=upstream: up.statistics()["busy"] == 0, "the connection is let go")
+            assert upstream.statistics()["idle"] == is_kept
 
 
 async def test_a_full_arena_pauses_reading_and_drops_nothing() -> None:

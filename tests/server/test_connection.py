@@ -591,6 +591,11 @@ async def test_beyond_the_most_connections_one_is_told_so() -> None:
         answer = await third.answer()
         assert answer.status == 503 and answer.error["code"] == "overloaded" and answer.header("retry-after")
         assert await third.wait_closed_by_peer() == b""
+        for path, status in (("/v1/models", 503), ("/healthz", 200)):
+            other = await house.connect()
+            other.get(path)
+            told = await other.answer()
+            assert told.status == status and told.header("connection") == "close", "it is told, and makes room"
         fourth = await house.connect()
         fourth.get("/v1/streams/lw_" + "0" * 32, EVENTS)
         told = await fourth.answer()
