@@ -85,7 +85,7 @@ async def secure_house(pair: Pair, **settings: Any) -> AsyncIterator[TestHouse]:
         listener = house.gateway.listener
         listener.stop_accepting()
         sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # accepted sockets inherit it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)  # accepted sockets inherit it
         sock.bind(("127.0.0.1", 0))
         sock.setblocking(False)
         house.port = sock.getsockname()[1]
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_stops_the_engine(ours: Pair) -> None:
 async def test_a_large_replay_passes_a_reader_that_is_slow(ours: Pair) -> None:
     async with secure_house(ours, arena_bytes=16 << 20) as house:
         client = await connect(house, ours)
-        client.post(chat(fault=f"big_event={3 << 20}"))
+        client.post(chat(fault=f"big_event={1 << 20}"))
         whole = await client.answer()
         assert whole.is_marked_done
         client.get(f"/v1/streams/{whole.stream_id}", EVENTS)
