@@ -8,7 +8,7 @@ acts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
@@ -32,6 +32,7 @@ from .words.settings import Settings
 USAGE_LOOK_BACK = 4
 """Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
 in each event, others in one of the last."""
+USAGE_LOOK_BACK_BYTES = 8 * 1024
 MAX_COUNTED_BODY_BYTES = 256 * 1024
 """A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 
@@ -61,7 +62,6 @@ class Gateway:
     calls: CallShell
     is_draining: bool = False
     user_agent: bytes = b"longwire"
-    _no_key: bytes = field(default=b"", repr=False)
 
     def generate(self, ask: Ask, visit: Visit) -> Stream:
         """Start a generation, or find the one that this Idempotency-Key has started already.
@@ -81,7 +81,7 @@ class Gateway:
         slot = self.limiter.admit(visit.tenant)
         try:
             stream = self.registry.open(self._facts(ask, visit, upstream), visit.words)
-        except Overloaded:
+        except BaseException:
             slot.release()
             raise
         stream.slot = slot
@@ -103,11 +103,14 @@ class Gateway:
         except ArenaFull as exc:
             stream.end(CloseReason.ARENA_FULL)
             raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2) from exc
+        except BaseException:
+            stream.end(CloseReason.INTERNAL_ERROR)  # nobody reads it yet, so nothing else would ever end it
+            raise
 
     def _idempotency(self, ask: Ask, visit: Visit) -> tuple[bytes, bytes]:
         """Keyed hashes of the key in its scope (tenant and route) and of the body; empty where no key came."""
         if not visit.idempotency_key:
-            return self._no_key, b""
+            return b"", b""
         scope = (visit.tenant.name.encode(), visit.target, visit.idempotency_key)
         return self.registry.hash(*scope), self.registry.hash(ask.plain_body or ask.body)
 
@@ -162,26 +165,33 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        self._count(call)
+        self._count(call, is_whole=reason.is_success)
         self.stream.end(reason, message)
 
     def failed(self, call: Call, failure: Failure) -> None:
-        self._count(call)
+        self._count(call, is_whole=False)
         message = failure.message or f"The engine answered {failure.status}: {words_of(failure.body)}"
         self.stream.end(failure.reason, message, self._refusal(failure, message))
 
     def stopped(self, call: Call) -> None:
-        self._count(call)
+        self._count(call, is_whole=False)
 
-    def _count(self, call: Call) -> None:
+    def _count(self, call: Call, *, is_whole: bool) -> None:
         facts = self.stream.facts
         log = self.stream.log
         if self.stream.kind is Kind.EVENTS:
-            last = range(max(log.known_from, log.deliverable - USAGE_LOOK_BACK), log.deliverable)
+            may_tell = (not is_whole or call.watch.usage is None) and self._speaks_of_usage()
+            last = range(max(0, log.deliverable - USAGE_LOOK_BACK), log.deliverable) if may_tell else ()
             facts.usage = most_usage([call.watch.usage, *(usage_of_event(log.block(position)) for position in last)])
         elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
             facts.usage = usage_of_body(log.body())
         facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - call.watch.tokenless)
+
+    def _speaks_of_usage(self) -> bool:
+        """Whether the answer's last bytes do: to look at its events one by one costs something for each of them."""
+        upstream = self.stream.log.upstream
+        tail = min(upstream.end, USAGE_LOOK_BACK_BYTES)
+        return b'"usage"' in upstream.read(upstream.end - tail, tail)
 
     def _refusal(self, failure: Failure, message: str) -> Refusal | None:
         """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""

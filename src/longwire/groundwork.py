@@ -26,15 +26,15 @@ MAX_ARENA_BYTES = 64 << 30
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises OSError where the address or port cannot be had."""
+    """A bound socket. Raises OSError, naming the place, where the address or port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
-    except OSError:
+    except OSError as exc:
         sock.close()
-        raise
+        raise OSError(exc.errno, f"{exc.strerror or exc} ({host}:{port})") from exc
     sock.setblocking(False)
     return sock
 
@@ -83,7 +83,8 @@ def arena_bytes() -> int:
 
 
 def load_secret(state_dir: str) -> bytes | None:
-    """The key under which ids and prompts are hashed for logs: kept in ``state_dir``, so that hashes compare across restarts.
+    """The key under which ids, prompts and keys are hashed: kept in ``state_dir``, so that hashes in logs compare across
+    restarts.
 
     None without a state folder: then each process has its own.
 

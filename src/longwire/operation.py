@@ -22,7 +22,7 @@ from .streams.doors import Buffers, Door
 from .streams.registry import Registry
 from .streams.stream import State, Stream
 from .streams.subscriber import Subscriber
-from .words.errors import LongwireError, NotFound, UpstreamError
+from .words.errors import Gone, NotFound, UpstreamError
 from .words.ids import parse_cursor
 from .words.reasons import CloseReason
 
@@ -135,9 +135,7 @@ class Operation:
     def _find(self, id: str) -> Stream | None:
         try:
             return self.registry.find(id, None)
-        except NotFound:
-            return None
-        except LongwireError:
+        except (NotFound, Gone):
             return None
 
 
@@ -175,16 +173,33 @@ class Gauges:
         )
 
 
+def count_end(instruments: Instruments, stream: Stream) -> None:
+    """What is counted of a stream when it has ended."""
+    prompt, completion = _tokens(stream)
+    instruments.stream_duration.observe_s((stream.ended_at or stream.created_at) - stream.created_at)
+    instruments.tokens_prompt_total += prompt
+    if stream.facts.usage is None:
+        instruments.tokens_estimated_total += completion
+    else:
+        instruments.tokens_completion_total += completion
+
+
+def _tokens(stream: Stream) -> tuple[int, int]:
+    """``(prompt, completion)`` as the engine counted them, else what was seen of the answer."""
+    usage = stream.facts.usage or {}
+    prompt = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+    completion = usage.get("completion_tokens", usage.get("output_tokens", stream.facts.tokens_estimated))
+    return (prompt if isinstance(prompt, int) else 0), (completion if isinstance(completion, int) else 0)
+
+
 def write_end(streamlog: StreamLog, stream: Stream) -> None:
     """The one line that is logged of a stream."""
     facts = stream.facts
-    usage = facts.usage or {}
 
     def since(at: float | None) -> float | None:
         return None if at is None else (at - stream.created_at) * 1000
 
-    prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
-    completion_tokens = usage.get("completion_tokens", usage.get("output_tokens", facts.tokens_estimated))
+    prompt_tokens, completion_tokens = _tokens(stream)
     streamlog.write(
         StreamEnd(
             stream_id=stream.id,
@@ -195,8 +210,8 @@ def write_end(streamlog: StreamLog, stream: Stream) -> None:
             status=stream.refusal.status if stream.refusal is not None else 200,
             events=stream.log.event_count,
             bytes=stream.log.bytes_held,
-            prompt_tokens=prompt_tokens if isinstance(prompt_tokens, int) else 0,
-            completion_tokens=completion_tokens if isinstance(completion_tokens, int) else 0,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
             tokens_estimated=facts.usage is None,
             ttfb_ms=since(facts.first_byte_at),
             ttft_ms=since(facts.first_token_at),

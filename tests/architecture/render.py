@@ -105,6 +105,8 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
 def _find(page: str, name: str) -> re.Match[str]:
     found = re.search(rf"(?<=<!-- rendered: {name} -->\n).*?(?=\n<!-- end -->)", page, re.DOTALL)
     assert found is not None, f"ARCHITECTURE.md has no block {name!r}"
+    drawn = BLOCKS[name]().splitlines()[:2]
+    assert page.count("\n".join(drawn)) <= 1, f"what block {name!r} draws stands elsewhere in ARCHITECTURE.md too"
     return found
 
 

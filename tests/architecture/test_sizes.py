@@ -78,7 +78,11 @@ BANNED_FOR_NOW: dict[str, str] = {}
 BROAD = frozenset({"Exception", "BaseException"})
 BOUNDARIES: dict[str, str] = {
     "longwire.server.connection.ClientConnection._guarded": "logged, and answered with internal_error",
-    "longwire.engines.transport.UpstreamConnection._receive": "logged, and the one stream ends with internal_error",
+    "longwire.engines.transport.UpstreamConnection._guarded": "logged, and the one stream ends with internal_error",
+    "longwire.engines.call.Call._wait_connect": "logged, and the one stream ends with internal_error",
+    "longwire.streams.subscriber.Subscriber.wake": "logged, and the one reader is cut with internal_error",
+    "longwire.gateway.Gateway.generate": "gives the slot back and raises on",
+    "longwire.gateway.Gateway._call": "ends the stream that nobody reads yet and raises on",
 }
 """Functions that may catch everything, each with what it does about it. A bug must reach the log, and not be taken for an
 engine's failure."""

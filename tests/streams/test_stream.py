@@ -513,6 +513,8 @@ def test_a_reader_that_leaves_while_others_are_woken_disturbs_none() -> None:
             def pump(self) -> None:
                 clients[1].leave()
 
+            wake = pump
+
             def splice(self) -> None:
                 """Not the reader for that."""
 

@@ -7,6 +7,7 @@ What must not: choosing the upstream (directory.py), admission, what readers get
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -20,6 +21,8 @@ from .base import Answer, Failure, Sink, Watch
 from .exchange import Exchange, Expect
 from .pool import ConnectFailed, Upstream
 from .transport import UpstreamConnection
+
+log = logging.getLogger("longwire.engines")
 
 _RETRY_WITHOUT_OPTIONS_STATUS = (400, 422)
 
@@ -209,7 +212,11 @@ class Call:
         if self._is_over:
             connection.release(reusable=True)
             return
-        self._send(connection)
+        try:
+            self._send(connection)
+        except Exception:
+            log.exception("call_fault")
+            self.failed(Failure(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help))
 
     def _send(self, connection: UpstreamConnection) -> None:
         settings = self._shell.settings

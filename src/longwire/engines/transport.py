@@ -190,13 +190,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         if self._write_on is not None:
             exchange.sink.unsplice()
-        try:
-            exchange.receive(chain.rest, nbytes)
-        except Exception:
-            # A fault of ours in one answer: it ends with its reason, and no other stream hears of it.
-            log.exception("exchange_fault")
-            exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
-            return
+        self._guarded(exchange, exchange.receive, chain.rest, nbytes)
         if chain.is_full and self._chain is chain:
             assert self.transport is not None
             self.transport.pause_reading()
@@ -222,7 +216,17 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         if self._write_on is not None:
             exchange.sink.unsplice()
-        exchange.ended(error)
+        self._guarded(exchange, exchange.ended, error)
+
+    @staticmethod
+    def _guarded(exchange: Exchange, work: Callable[..., None], *arguments: object) -> None:
+        """The root of all that an engine's bytes can cause. A fault of ours in one answer ends that answer with its reason,
+        and no other stream hears of it."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("exchange_fault")
+            exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
 
     def _receive_stray(self, nbytes: int) -> None:
         """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step
@@ -232,6 +236,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.close()
             return
         self._drained_bytes += nbytes
-        exchange.drain(_SCRATCH, nbytes)
+        self._guarded(exchange, exchange.drain, _SCRATCH, nbytes)
         if self.exchange is exchange and self._drained_bytes > MAX_DRAIN_BYTES:
             exchange.abandon()

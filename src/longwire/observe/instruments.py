@@ -29,7 +29,7 @@ ROUTES: Final = frozenset(
         "relay",
         "models",
         "stream_read",
-        "stream_state",
+        "openapi",
         "stream_list",
         "stream_delete",
         "healthz",

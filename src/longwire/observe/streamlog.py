@@ -56,7 +56,7 @@ class StreamEnd:
     readers: int
     resumes: int
     prompt_hash: str
-    """Made by :meth:`StreamLog.hash_prompt` when the request came in, so that the prompt need not be kept for this."""
+    """A keyed hash, made when the request came in, so that the prompt need not be kept for this."""
     request_id: str
 
 
@@ -71,7 +71,6 @@ class StreamLog:
             raise ValueError(f"The hash key must be {MIN_KEY_BYTES} to {hashlib.blake2b.MAX_KEY_SIZE} bytes long.")
         # Keyed once and copied for each hash; ``person`` keeps an id and a prompt of the same bytes apart.
         self._id_hash = hashlib.blake2b(key=key, digest_size=HASH_BYTES, person=b"longwire-id")
-        self._prompt_hash = hashlib.blake2b(key=key, digest_size=HASH_BYTES, person=b"longwire-prompt")
         self._logger = logger if logger is not None else logging.getLogger(f"{OUR_LOGGER}.streams")
         self._lines = 0
 
@@ -79,13 +78,6 @@ class StreamLog:
         """The name under which a stream stands in the log."""
         state = self._id_hash.copy()
         state.update(stream_id)
-        return state.hexdigest()
-
-    def hash_prompt(self, *parts: bytes | bytearray | memoryview) -> str:
-        """The hash of a prompt whose bytes lie in ``parts`` (arena blocks, for one), without joining them."""
-        state = self._prompt_hash.copy()
-        for part in parts:
-            state.update(part)
         return state.hexdigest()
 
     def write(self, end: StreamEnd) -> None:

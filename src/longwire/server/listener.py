@@ -1,6 +1,6 @@
 """The public port: accepting clients, counting them, and looking after their deadlines.
 
-What lives here: the set of connections and the one tick over it.
+What lives here: the set of connections and the sweep over it.
 What must not: what a connection does with its bytes (connection.py).
 """
 

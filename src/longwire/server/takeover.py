@@ -44,10 +44,10 @@ class AdoptedConnection(ClientConnection):
         try:
             if row.phase == Phase.ANSWERING:
                 self._read_answered_request()
-            if stream is not None and (row.head or row.phase == Phase.ANSWERING):
+            if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
             else:
-                self._take_over_whole(row, sent)
+                self._take_over_whole(row, sent, stream is not None)
         except (Http1Error, LongwireError, AdoptionError):
             self.abort()
         else:
@@ -89,9 +89,9 @@ class AdoptedConnection(ClientConnection):
         subscriber.take_over()
         stream.attach(subscriber)
 
-    def _take_over_whole(self, row: ConnectionRow, sent: int) -> None:
+    def _take_over_whole(self, row: ConnectionRow, sent: int, is_refusal: bool) -> None:
         """Send the end of a response that reads no stream, then go on with the requests."""
-        missing = row.answer_bytes - sent if row.stream < 0 else 0
+        missing = row.answer_bytes - sent if row.stream < 0 or is_refusal else 0
         if missing > 0:
             if len(row.head) != row.answer_bytes:
                 raise AdoptionError("the response was not stored whole")

@@ -1,10 +1,12 @@
 """All streams of this process: opening, finding, retaining, evicting, and what happens to those nobody reads.
 
-What lives here: the map by id, the map by Idempotency-Key, retention, and the one tick that looks after time.
+What lives here: the map by id, the map by Idempotency-Key, retention, and the sweep that looks after time.
 What must not: HTTP, engines, the inside of a log.
 
-One tick serves every stream: a timer per stream would cost memory for each, and none of these times needs to be exact.
+One sweep serves every stream: a timer for each would cost memory, and none of these times needs to be exact.
 Ended streams stand in order of their end, so eviction looks only at those that are due.
+
+Over 400 lines: each stream is in several maps and orders, and what changes one of them must stand where all are seen.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ..words.errors import Gone, KeyReused, NotFound, Overloaded
 from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
-from ..words.sweep import Sweep
+from ..words.sweep import MIN_STEP_S, Sweep
 from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS, Arena
 from .log import Log
 from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
@@ -31,6 +33,8 @@ from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
 
+MAX_EVICTIONS_PER_STEP = 256
+"""At a few microseconds each, about a millisecond."""
 MAX_MODEL_CHARS_IN_ROW = 128
 """The row's facts must fit whatever a client calls its model: it is only shown from there."""
 
@@ -81,6 +85,8 @@ class Registry:
         self._bytes_ended = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
         self._secret = secrets.token_bytes(32)
+        self.live_count = 0
+        """Streams that have not ended."""
         self._sacrificed_at = clock.now()
         self.heartbeat_block = b": longwire\n\n"
         total = arena.blocks * BLOCK_BYTES
@@ -88,6 +94,10 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"<Registry {len(self._streams)} streams, {len(self._ended_in_order)} of them ended>"
+
+    def use_secret(self, secret: bytes) -> None:
+        """Hash under this key from now on, which outlives the process, instead of one of our own."""
+        self._secret = secret
 
     # Opening and finding.
 
@@ -105,6 +115,7 @@ class Registry:
             raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
         stream = Stream(make_stream_id(), facts, ending, self._shell, row)
         self._streams[stream.id] = stream
+        self.live_count += 1
         self._instruments.streams_started_total += 1
         return stream
 
@@ -115,6 +126,8 @@ class Registry:
         self._streams[stream.id] = stream
         if stream.state is State.ENDED:
             self._keep(stream)
+        else:
+            self.live_count += 1
         return stream
 
     def find(self, public_id: str, tenant: str | None) -> Stream:
@@ -226,6 +239,7 @@ class Registry:
 
     def _ended(self, stream: Stream) -> None:
         """Called by a stream, once, when it has been sealed."""
+        self.live_count -= 1
         self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
         self._keep(stream)
         self._events_ended += stream.log.event_count
@@ -343,16 +357,24 @@ class Registry:
 
     def _evict_expired(self, now: float) -> None:
         horizon = now - self._settings.retention_s
-        while self._ended_in_order:
-            oldest = next(iter(self._ended_in_order.values()))
-            if (oldest.ended_at or now) > horizon:
+        for _ in range(MAX_EVICTIONS_PER_STEP):
+            oldest = next(iter(self._ended_in_order.values()), None)
+            if oldest is None or (oldest.ended_at or now) > horizon:
                 break
             self.evict(oldest)
-        while self._keys:
+        else:
+            self._clock.call_later(MIN_STEP_S, self._evict_more)
+        for _ in range(MAX_EVICTIONS_PER_STEP):
+            if not self._keys:
+                break
             key, entry = next(iter(self._keys.items()))
             if entry.expires_at > now:
                 break
             del self._keys[key]
+
+    def _evict_more(self) -> None:
+        """More had expired than one step may take: thousands that ended together must not hold up the loop together."""
+        self._evict_expired(self._clock.now())
 
     def totals(self) -> tuple[int, int]:
         """``(events, upstream bytes)`` so far: summed when somebody looks, so that the hot path need not count."""

@@ -254,11 +254,11 @@ class Stream:
         if self.slot is not None:
             self.slot.release()
         self._on_end(self)
-        for subscriber in self.subscribers:
-            subscriber.pump()
+        self._wake()
 
     def stop(self, reason: CloseReason, message: str) -> None:
         """Stop the generation now, at the engine too."""
+        self.unsplice()
         producer = self.producer
         if producer is not None:
             producer.stop()
@@ -353,6 +353,8 @@ class Stream:
         assert all(entry & RECORD for entry in self.log.entries), "what was appended cannot be taken back"
         self.log.upstream.rewind()
         self.waiting_since = None
+        self.link = Link()  # the first attempt's descriptor may be another's by now: no row may name it any more
+        self._on_change(self)
 
     def _drop_request(self) -> None:
         if self.request is not None:
@@ -375,6 +377,16 @@ class Stream:
             self.reason = list(CloseReason)[row.reason - 1]
             self.ended_at = self._now()
             self.log.seal()
+            self._take_over_failure(self.reason)
+
+    def _take_over_failure(self, reason: CloseReason) -> None:
+        """Be as broken as before: nothing that failed may come back as a success."""
+        if reason.is_success:
+            return
+        if self.kind is Kind.BODY:
+            self.is_cut = True
+        elif not self.log.entries:
+            self.refusal = Refusal(reason.status or 500, self.ending.error_body(reason, reason.help))
 
     def commit_taken(self) -> None:
         """Entries were found again: readers had been promised a stream, whatever the row still says."""
@@ -403,8 +415,11 @@ class Stream:
     def _deliver(self, count: int) -> None:
         """Let readers have the first ``count`` entries."""
         self.log.deliverable = count
+        self._wake()
+
+    def _wake(self) -> None:
         for subscriber in self.subscribers:
-            subscriber.pump()
+            subscriber.wake()
 
     def _move_to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"

@@ -9,12 +9,15 @@ takes what was just published. There is no hand-over between the two.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from ..words.reasons import CloseReason
 from .doors import Buffers, Door, encode, end_bytes
 from .stream import State, Stream
+
+log = logging.getLogger("longwire.streams")
 
 MAX_WAKE_BYTES = 64 * 1024
 """Most bytes that one reader is given in one turn of the loop, so that a replay cannot hold up thousands of live readers."""
@@ -103,6 +106,15 @@ class Subscriber:
             self._is_live = self.door is Door.FRAMED and not self.is_paused
         if log.is_sealed and not self.is_paused:
             self._end()
+
+    def wake(self) -> None:
+        """:meth:`pump` as the stream calls it: a fault of ours in one reader's response ends that response and nothing else."""
+        try:
+            self.pump()
+        except Exception:
+            log.exception("reader_fault")
+            self.detach()
+            self.outlet.cut(CloseReason.INTERNAL_ERROR)
 
     def take_over(self) -> None:
         """The head was sent by a process that has died. The short way is open again once this reader has caught up."""

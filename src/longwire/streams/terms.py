@@ -83,6 +83,9 @@ class Reader(Protocol):
 
     def pump(self) -> None: ...
 
+    def wake(self) -> None:
+        """Pump; whatever goes wrong for this reader stays with it."""
+
     def splice(self) -> Callable[[memoryview], None] | None:
         """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
 

@@ -61,11 +61,14 @@ class Sweep(Generic[Item]):
         if self._is_stopped:
             return
         now = self._clock.now()
-        if not self._left:
-            self._begin_round(now)
-        for _ in range(min(MAX_STEP_ITEMS, len(self._left))):
-            self._visit(self._left.pop(), now)
-        self._clock.call_later(self._step_s, self._step)
+        try:
+            if not self._left:
+                self._begin_round(now)
+            for _ in range(min(MAX_STEP_ITEMS, len(self._left))):
+                self._visit(self._left.pop(), now)
+        finally:
+            # Whatever goes wrong with one item is told to the loop, and the others are looked at all the same.
+            self._clock.call_later(self._step_s, self._step)
 
     def _begin_round(self, now: float) -> None:
         if self._on_round is not None:
