@@ -83,7 +83,8 @@ def arena_bytes() -> int:
 
 
 def load_secret(state_dir: str) -> bytes | None:
-    """The key under which ids and prompts are hashed for logs: kept in ``state_dir``, so that hashes compare across restarts.
+    """The key under which ids, prompts and keys are hashed: kept in ``state_dir``, so that hashes in logs compare across
+    restarts.
 
     None without a state folder: then each process has its own.
 

@@ -46,7 +46,7 @@ from .groundwork import (
 from .observe.instruments import Instruments
 from .observe.metrics import Metrics
 from .observe.streamlog import StreamLog, configure_logging
-from .operation import Gauges, Operation, write_end
+from .operation import Gauges, Operation, count_end, write_end
 from .server.handlers import Handlers
 from .server.listener import Listener
 from .streams.arena import Arena
@@ -117,7 +117,8 @@ class House:
         self.settings = settings
         self.clock: Clock = LoopClock(loop)
         self.instruments = Instruments()
-        self.streamlog = StreamLog(load_secret(settings.state_dir))
+        secret = load_secret(settings.state_dir)
+        self.streamlog = StreamLog(secret)
         self.arena = Arena(settings.arena_bytes or arena_bytes())
         self.stream_table = Table("streams", settings.max_streams, STREAM_ROW_BYTES)
         self.connection_table = Table("connections", settings.max_connections + 256, CONNECTION_ROW_BYTES)
@@ -131,6 +132,8 @@ class House:
             self.instruments,
             self._stream_ended,
         )
+        if secret is not None:
+            self.registry.use_secret(secret)
         self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
         self.gateway = Gateway(
             settings,
@@ -150,7 +153,7 @@ class House:
         self.listener = Listener(self.arena, self.connection_table, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
         self._drained = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._children: list[LocalEngine | SimChild] = []
 
     def is_ready(self) -> tuple[bool, str]:
@@ -234,7 +237,7 @@ class House:
             probe.append(self._start_task(Prober(upstream, self.settings).run()))
 
         def down() -> None:
-            upstream.is_up, upstream.problem = False, "its process has ended and is started again"
+            upstream.is_up, upstream.problem = False, "its process has ended"
             while probe:
                 probe.pop().cancel()
 
@@ -249,15 +252,22 @@ class House:
 
     def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """These run for as long as the house stands: one that ends by itself is a fault, and must not be silent."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("task_fault", exc_info=fault)
 
     # By the clock.
 
     def _every(self, seconds: float, call: Callable[[], object]) -> None:
         def again() -> None:
+            self.clock.call_later(seconds, again)  # first: one that fails is called again all the same
             call()
-            self.clock.call_later(seconds, again)
 
         self.clock.call_later(seconds, again)
 
@@ -280,7 +290,7 @@ class House:
             self.instruments.gc_runs_total += 1
 
     def _collect_idle(self) -> None:
-        if not self._live_streams():
+        if not self.registry.live_count:
             gc.unfreeze()
             settle_garbage()
             self.instruments.gc_runs_total += 1
@@ -294,7 +304,7 @@ class House:
         """Stop accepting, let streams finish for ``drain_s``, tell the rest, and take everything down."""
         self.gateway.is_draining = True
         self.listener.stop_accepting()
-        if self._live_streams():
+        if self.registry.live_count:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), self.settings.drain_s)
         for stream in self.registry.list(None):
@@ -315,10 +325,7 @@ class House:
         self._executor.shutdown(cancel_futures=True)
 
     def _stream_ended(self, stream: Stream) -> None:
+        count_end(self.instruments, stream)
         write_end(self.streamlog, stream)
-        if self.gateway.is_draining and not self._live_streams():
+        if self.gateway.is_draining and not self.registry.live_count:
             self._drained.set()
-
-    def _live_streams(self) -> int:
-        statistics = self.registry.statistics()
-        return statistics["opening"] + statistics["live"]

@@ -264,7 +264,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         In the middle of a response there is no place for another: the connection is cut.
         """
         if self.writer is not None:
-            self.abort()
+            self.cut(CloseReason.INTERNAL_ERROR)
             return
         if close:
             self.keep_alive = False
@@ -385,7 +385,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.deadline = self.listener.clock.now() + seconds
 
     def tick(self, now: float) -> None:
-        """Called about once a second: deadlines are by wall clock, so a byte now and then does not extend them."""
+        """Called by the sweep. Deadlines are by wall clock, so a byte now and then does not extend them."""
         if self._flushing:
             self.check_flushed()
         if self.stuck_since:
@@ -479,5 +479,5 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._let_go_of_writer()
 
     def store_row(self) -> None:
-        """Write the row: once per change of phase, never per event."""
+        """Write the row: a few times per request (see where it is called), never per event."""
         self.record.store(self)
