@@ -117,8 +117,12 @@ async def test_what_is_sent_ahead_while_it_is_read_waits_its_turn() -> None:
 
 async def test_a_gateway_without_room_for_it_says_so_and_lives_on() -> None:
     async with open_house(arena_bytes=2 * MIB) as house:
-        answer = await house.ask(chat(pad="x" * 3 * MIB))
+        client = await house.connect()
+        client.post(chat(pad="x" * 3 * MIB))
+        answer = await client.answer()
         assert answer.status == 503 and answer.error["code"] == "overloaded"
+        # Its connection lingers, so that it can read the answer. What it had sent is held no longer for that.
+        assert house.gateway.listener.connections and not house.gateway.arena.statistics()["input"]
         assert (await house.ask(chat())).is_marked_done
 
 
