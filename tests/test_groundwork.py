@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import resource
 import shlex
 import socket
@@ -129,18 +130,21 @@ def test_what_is_there_at_the_start_is_out_of_the_collector_s_sight() -> None:
 
 def test_the_curl_line_is_one_command() -> None:
     text = greeting("http://127.0.0.1:8080", "smol", with_key=False)
-    line = text.partition("  curl")[2].partition("\n\n")[0].replace("\\\n", " ")
-    words = shlex.split("curl" + line)
-    assert words[:3] == ["curl", "-N", "http://127.0.0.1:8080/v1/chat/completions"]
-    assert '"model": "smol"' in words[-1] and "Authorization" not in line
+    line = text.partition("Try it:\n\n")[2].partition("\n\n")[0]
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:3] == ["curl", "-N", "http://127.0.0.1:8080/v1/chat/completions"] and "Authorization" not in line
+    body = json.loads(words[-1])
+    assert body["model"] == "smol" and body["stream"] and body["max_tokens"] == 200, "it comes to an end"
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
 @pytest.mark.parametrize("with_key", [False, True])
-def test_the_snippet_is_python(with_key: bool) -> None:
+def test_the_snippet_can_be_pasted(with_key: bool) -> None:
     text = greeting("https://127.0.0.1:8443", "smol", with_key=with_key)
     code = text.partition("(pip install openai):\n")[2]
-    compile("\n".join(line[2:] for line in code.splitlines()), "snippet", "exec")
+    compile(code, "snippet", "exec")
     assert ("Bearer KEY" in text) == ('api_key="KEY"' in text) == with_key
+    assert "max_tokens=200" in code and '"system"' in code
 
 
 def test_the_version_is_a_string() -> None:

@@ -111,21 +111,31 @@ def load_secret(state_dir: str) -> bytes | None:
 
 
 def greeting(url: str, model: str, *, with_key: bool) -> str:
-    """A curl line and a Python snippet that work as they are shown."""
+    """A curl line and a Python snippet that work as they are shown; the snippet stands at the margin, to be pasted as it is.
+
+    Both have a system message and a bound: without them a small model rambles, and may never come to an end.
+    """
     auth = " -H 'Authorization: Bearer KEY'" if with_key else ""
     key = "KEY" if with_key else "none"
+    system = '{"role": "system", "content": "You are a helpful assistant."}'
+    user = '{"role": "user", "content": "Tell me about rivers."}'
     return f"""
 Try it:
-  curl -N {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Tell me about rivers."}}]}}'
+
+curl -N {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}", "stream": true, "max_tokens": 200, "messages": [
+    {system},
+    {user}]}}'
 
 Or in Python (pip install openai):
-  from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="{key}")
-  messages = [{{"role": "system", "content": "You are a helpful assistant."}},
-              {{"role": "user", "content": "Tell me about rivers."}}]
-  for event in client.chat.completions.create(model="{model}", messages=messages, stream=True):
-      print(event.choices[0].delta.content or "", end="", flush=True)
+
+from openai import OpenAI
+client = OpenAI(base_url="{url}/v1", api_key="{key}")
+messages = [{system},
+            {user}]
+for event in client.chat.completions.create(model="{model}", messages=messages, max_tokens=200, stream=True):
+    print(event.choices[0].delta.content or "", end="", flush=True)
+
 """
 
 

@@ -75,16 +75,38 @@ async def test_an_engine_that_does_not_is_down_and_it_is_said_why(script: tuple[
     assert MAX_MODEL_LIST_BYTES < 5_000_000
 
 
-async def test_an_engine_that_is_not_there_is_down(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("was_up", [True, False])
+async def test_an_engine_that_is_not_there_is_told_once(was_up: bool, caplog: pytest.LogCaptureFixture) -> None:
     async with open_house() as house:
         upstream = house.gateway.directory.upstreams[1]
+        upstream.is_up = was_up
         await house.engine.close()
+        prober = Prober(upstream, SETTINGS)
         with caplog.at_level(logging.INFO, "longwire.probe"):
             for _ in range(3):
-                assert not await Prober(upstream, SETTINGS).probe()
-        lines = [record for record in caplog.records if record.message == "engine_state"]
-        assert len(lines) == 1, "a change is logged, not each probe"
-        assert lines[0].fields["up"] is False and "refused" in lines[0].fields["problem"]  # type: ignore[attr-defined]
+                assert not await prober.probe()
+        (line,) = states_told(caplog)
+        assert line.levelno == logging.WARNING, "one that was never up is mentioned too"
+        fields = line.fields  # type: ignore[attr-defined]
+        assert fields["engine"] == upstream.name and fields["up"] is False and "refused" in fields["problem"]
+
+
+async def test_each_change_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house() as house:
+        upstream = house.gateway.directory.upstreams[1]
+        upstream.is_up = False
+        down, up = answer(b"no", status=b"503 No"), answer(listing("m"))
+        prober = Prober(upstream, SETTINGS)
+        with caplog.at_level(logging.INFO, "longwire.probe"):
+            for script in (up, up, down, down, up):
+                house.engine.will_say(script)
+                await prober.probe()
+        told = [(line.levelno, line.fields["problem"]) for line in states_told(caplog)]  # type: ignore[attr-defined]
+        assert told == [(logging.INFO, ""), (logging.WARNING, "it answered 503"), (logging.INFO, "")]
+
+
+def states_told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.message == "engine_state"]
 
 
 async def test_a_stale_pooled_connection_does_not_make_a_healthy_engine_look_down() -> None:

@@ -26,9 +26,9 @@ from .finding import FAIL, OK, WARN, Finding
 from .terminal import Command, print_table
 
 EXAMPLES = """
-longwire check                                     # this machine and the engines of longwire.toml longwire check
---engine http://127.0.0.1:8000 LONGWIRE_API_KEY=... longwire check --url https://llm.example.com    # does a proxy on
-the way buffer?
+longwire check                                     # this machine and the engines of longwire.toml
+longwire check --engine http://127.0.0.1:8000
+LONGWIRE_API_KEY=... longwire check --url https://llm.example.com    # does a proxy on the way buffer?
 """
 
 DESCRIPTORS_PER_STREAM = 2

@@ -68,6 +68,8 @@ class _Collector:
 
     def began(self) -> None: ...
 
+    def refusing(self) -> None: ...
+
     def answered(self, answer: Answer) -> None: ...
 
     def completed(self, reason: CloseReason, message: str) -> None:
@@ -90,6 +92,7 @@ class Prober:
     def __init__(self, upstream: Upstream, settings: Settings) -> None:
         self.upstream = upstream
         self._settings = settings
+        self._has_looked = False
 
     async def run(self) -> None:
         """Probe until cancelled. An engine that is not there is no error: it is asked again."""
@@ -113,15 +116,22 @@ class Prober:
             upstream.is_up, upstream.problem = True, ""
             if not upstream.engine.models:
                 upstream.models = read_models(body)
-        if upstream.is_up != was_up:
-            fields = {
-                "engine": upstream.name,
-                "up": upstream.is_up,
-                "problem": upstream.problem,
-                "models": len(upstream.models),
-            }
-            log.info("engine_state", extra={"fields": fields})
+        if upstream.is_up != was_up or not (upstream.is_up or self._has_looked):
+            self._tell()
+        self._has_looked = True
         return upstream.is_up
+
+    def _tell(self) -> None:
+        """Log how it is now. One that is not there is told at the first look too: it may never be up, and who runs the
+        gateway must not have to ask why nothing is served."""
+        upstream = self.upstream
+        fields = {
+            "engine": upstream.name,
+            "up": upstream.is_up,
+            "problem": upstream.problem,
+            "models": len(upstream.models),
+        }
+        log.log(logging.INFO if upstream.is_up else logging.WARNING, "engine_state", extra={"fields": fields})
 
     async def _get_models(self) -> bytes:
         upstream = self.upstream
