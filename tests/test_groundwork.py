@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import resource
@@ -16,8 +17,10 @@ from longwire import groundwork
 from longwire.groundwork import (
     MAX_ARENA_BYTES,
     SECRET_BYTES,
+    CannotListen,
     arena_bytes,
     bind,
+    farewell,
     greeting,
     load_secret,
     package_version,
@@ -82,9 +85,19 @@ def test_an_ipv6_address_is_shown_in_brackets() -> None:
         assert shown(sock).startswith("[::1]:")
 
 
-def test_a_taken_port_is_an_error_and_leaves_no_socket() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
-        bind("127.0.0.1", taken.getsockname()[1])
+@pytest.mark.parametrize(("setting", "option"), [("port", "--port"), ("admin_port", "--admin-port")])
+def test_a_taken_port_is_named_with_the_flag_that_chooses_another(setting: str, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=rf"cannot listen on 127\.0\.0\.1:{port}: .* {option} ") as refused:
+            bind("127.0.0.1", port, setting)
+    assert refused.value.errno == errno.EADDRINUSE
+
+
+@pytest.mark.parametrize(("setting", "option"), [("port", "--host"), ("admin_port", "--admin-host")])
+def test_an_address_of_another_machine_is_named_with_its_flag(setting: str, option: str) -> None:
+    with pytest.raises(CannotListen, match=rf"cannot listen on 192\.0\.2\.1:8099: .* {option}\."):
+        bind("192.0.2.1", 8099, setting)
 
 
 # Memory and descriptors.
@@ -145,6 +158,19 @@ def test_the_snippet_can_be_pasted(with_key: bool) -> None:
     compile(code, "snippet", "exec")
     assert ("Bearer KEY" in text) == ('api_key="KEY"' in text) == with_key
     assert "max_tokens=200" in code and '"system"' in code
+
+
+@pytest.mark.parametrize(
+    ("live_count", "drain_s", "words"),
+    [
+        (0, 30.0, "stopping"),
+        (2, 0.0, "stopping"),
+        (1, 30.0, "stopping; 1 stream may take up to 30 s (drain_s); a second signal stops now"),
+        (2, 0.5, "stopping; 2 streams may take up to 0.5 s (drain_s); a second signal stops now"),
+    ],
+)
+def test_a_farewell_says_how_long_it_may_take(live_count: int, drain_s: float, words: str) -> None:
+    assert farewell(live_count, drain_s) == words
 
 
 def test_the_version_is_a_string() -> None:

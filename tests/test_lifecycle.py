@@ -10,12 +10,14 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.house import CHAT, Client, chat, hashed, open_house, until
 
 from longwire import lifecycle
+from longwire.groundwork import CannotListen
 from longwire.lifecycle import House
 from longwire.sim import SimServer
 from longwire.words.errors import SettingsError
@@ -156,7 +158,7 @@ async def test_a_taken_admin_port_is_an_error_before_anything_runs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         house = house_before("http://127.0.0.1:9", admin_port=taken.getsockname()[1])
         before = asyncio.all_tasks()
-        with pytest.raises(OSError, match=str(taken.getsockname()[1])):
+        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{taken.getsockname()[1]}: .*--admin-port"):
             await house.open()
         assert asyncio.all_tasks() == before
 
@@ -176,7 +178,8 @@ async def test_bad_files_are_an_error_before_anything_runs(bad: str, tmp_path: P
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (OSError(98, "Address already in use"), 1, "is the port taken"),
+        (CannotListen(98, "cannot listen on h:1: no."), 1, "longwire: cannot listen on h:1: no.\n"),
+        (OSError(12, "Cannot allocate memory"), 1, "cannot start: Cannot allocate memory."),
         (SettingsError("It is bad.", where="a.toml:3"), 2, "a.toml:3: It is bad."),
     ],
 )
@@ -199,12 +202,14 @@ def test_what_cannot_begin_ends_with_a_sentence(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_closes_in_order_and_a_second_one_at_once(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened, closing, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
     exits: list[int] = []
 
     class Paper:
+        registry = SimpleNamespace(live_count=3)
+
         def __init__(self, settings: Settings) -> None: ...
 
         async def open(self) -> None:
@@ -221,6 +226,8 @@ async def test_a_signal_closes_in_order_and_a_second_one_at_once(
     os.kill(os.getpid(), number)
     await closing.wait()
     assert not exits and not serving.done()
+    words = "stopping; 3 streams may take up to 30 s (drain_s); a second signal stops now"
+    assert capsys.readouterr().out == f"longwire: {words}\n"
     os.kill(os.getpid(), signal.SIGINT)
     await until(lambda: exits, "the second signal is heard")
     assert exits == [130]

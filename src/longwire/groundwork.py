@@ -6,6 +6,7 @@ What must not: rooms, or anything that runs afterwards.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -25,8 +26,16 @@ MAX_ARENA_BYTES = 64 << 30
 """A larger arena must be asked for: on a machine with so much memory somebody else wants the rest."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises OSError, naming the place, where the address or port cannot be had."""
+class CannotListen(OSError):
+    """An address or a port cannot be had; the words name the place and the flags that choose another one."""
+
+
+def bind(host: str, port: int, flag: str = "port") -> socket.socket:
+    """A bound socket. ``flag`` is the setting that the port came from.
+
+    Raises:
+        CannotListen: the address or the port cannot be had.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,9 +43,19 @@ def bind(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as exc:
         sock.close()
-        raise OSError(exc.errno, f"{exc.strerror or exc} ({host}:{port})") from exc
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise CannotListen(exc.errno, _why_not(exc, place, flag)) from exc
     sock.setblocking(False)
     return sock
+
+
+def _why_not(error: OSError, place: str, flag: str) -> str:
+    words = f"cannot listen on {place}: {error.strerror or error}"
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        option = "--" + flag.replace("_", "-")
+        return f"{words}; choose another port with {option} ({option} 0 takes a free one)."
+    option = "--" + flag.replace("port", "host").replace("_", "-")
+    return f"{words}; choose another address with {option}."
 
 
 def shown(sock: socket.socket) -> str:
@@ -137,6 +156,14 @@ for event in client.chat.completions.create(model="{model}", messages=messages, 
     print(event.choices[0].delta.content or "", end="", flush=True)
 
 """
+
+
+def farewell(live_count: int, drain_s: float) -> str:
+    """What the first signal says: how long it may take, and how not to wait for that."""
+    if not live_count or not drain_s:
+        return "stopping"
+    streams = "1 stream" if live_count == 1 else f"{live_count} streams"
+    return f"stopping; {streams} may take up to {drain_s:g} s (drain_s); a second signal stops now"
 
 
 def package_version() -> str:

@@ -33,8 +33,10 @@ from .engines.probe import Prober
 from .engines.simchild import SimChild
 from .gateway import Gateway
 from .groundwork import (
+    CannotListen,
     arena_bytes,
     bind,
+    farewell,
     greeting,
     load_secret,
     make_tls,
@@ -80,11 +82,11 @@ def run(settings: Settings) -> int:
     raise_descriptor_limit()
     try:
         return uvloop.run(_serve(settings))
+    except CannotListen as exc:
+        print(f"longwire: {exc.strerror}", file=sys.stderr)
+        return 1
     except OSError as exc:
-        print(
-            f"longwire: cannot listen: {exc.strerror or exc}; is the port taken? (--port 0 takes a free one)",
-            file=sys.stderr,
-        )
+        print(f"longwire: cannot start: {exc.strerror or exc}.", file=sys.stderr)
         return 1
     except SettingsError as exc:
         print(f"longwire: {exc}", file=sys.stderr)
@@ -105,6 +107,7 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, stop)
     await house.open()
     await stopping.wait()
+    print(f"longwire: {farewell(house.registry.live_count, settings.drain_s)}", flush=True)
     await house.close()
     return 0
 
@@ -170,7 +173,7 @@ class House:
         """Bind, start the engines' probes and children, accept.
 
         Raises:
-            OSError: a port is taken.
+            CannotListen: a port is taken, or an address is not this machine's.
             SettingsError: the keys file or the certificate is bad.
         """
         settings = self.settings
@@ -179,8 +182,8 @@ class House:
         tls = make_tls(settings)  # before anything that would have to be taken down again
         public = bind(settings.host, settings.port)
         try:
-            private = bind(settings.admin_host, settings.admin_port)
-        except OSError:
+            private = bind(settings.admin_host, settings.admin_port, "admin_port")
+        except CannotListen:
             public.close()
             raise
         self.admin = AdminServer(self._admin_app(), private)
