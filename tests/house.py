@@ -228,10 +228,13 @@ class Client:
 
     def fin(self) -> None:
         """Close our side only."""
-        self.writer.write_eof()
+        if not self.writer.is_closing():
+            self.writer.write_eof()
 
     def reset(self) -> None:
         """Leave with a RST."""
+        if self.writer.is_closing():
+            return
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
         self.writer.transport.abort()
 

@@ -8,12 +8,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from longwire.cli.demo import demo
+from longwire.cli.demo import gateway as own
+from longwire.cli.demo.gateway import serve_command
 from longwire.cli.demo.story import Typewriter, make_request, rate, run_demo
 from longwire.cli.demo.wire import DONE, Block, StreamClient, WireError, differences, digest, seq_of
 
@@ -49,6 +53,8 @@ class FakeGateway(ThreadingHTTPServer):
         self.skip_on_resume = 0
         self.models = ["tiny"]
         self.status = 200
+        self.body: dict[str, Any] = {}
+        self.key = ""
         self.asked: dict[str, Any] = {}
         self.headers_seen: list[dict[str, str]] = []
 
@@ -70,7 +76,11 @@ class Handler(BaseHTTPRequestHandler):
         self.stream([b"data: " + data + b"\n\n" for data in self.server.data])
 
     def do_GET(self) -> None:
-        if self.path in ("/readyz", "/v1/models"):
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            self.reply(self.server.body, 401)
+        elif self.server.status != 200:
+            self.reply(self.server.body, self.server.status)
+        elif self.path in ("/readyz", "/v1/models"):
             self.reply({"data": [{"id": name} for name in self.server.models]})
         elif "event-stream" not in self.headers["Accept"]:
             self.reply(STATE)
@@ -80,9 +90,9 @@ class Handler(BaseHTTPRequestHandler):
             data = self.server.data if cursor else self.server.replayed or self.server.data
             self.stream([b"id: 1-%d\ndata: %s\n\n" % (seq, data[seq]) for seq in range(start, len(data))])
 
-    def reply(self, content: dict[str, Any]) -> None:
+    def reply(self, content: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self.send_response(self.server.status)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -202,11 +212,64 @@ def test_a_gateway_that_is_not_there_is_one_sentence() -> None:
     assert "connection to the gateway failed" in result.output
 
 
-def test_an_error_status_is_shown_with_its_words(gateway: FakeGateway) -> None:
-    gateway.status = 503
-    with pytest.raises(WireError, match="answered 503"):
+def test_an_error_is_a_sentence(gateway: FakeGateway) -> None:
+    gateway.status, gateway.body = 503, {"error": {"message": "No engine is up yet.", "code": "no_engine_ready"}}
+    with pytest.raises(WireError, match=r"^The gateway answered 503: No engine is up yet\.$"):
         StreamClient(gateway.url).first_model()
     assert not StreamClient(gateway.url).is_ready()
+    gateway.status, gateway.body = 404, {"detail": "Not Found"}
+    with pytest.raises(WireError, match=r"^The gateway answered 404: .*is this a Longwire gateway\?$"):
+        StreamClient(gateway.url).first_model()
+
+
+def test_a_key_that_is_missing_is_asked_for_and_one_that_is_given_is_sent(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longwire.cli.demo.story.time.sleep", lambda seconds: None)
+    gateway.data = [delta("")] + [delta(" word")] * 60 + [DONE]
+    gateway.key = "sk-demo"
+    gateway.body = {"error": {"message": "This request has no key.", "code": "invalid_api_key"}}
+    refused = CliRunner().invoke(demo, ["--url", gateway.url])
+    assert refused.exit_code == 1 and "This request has no key. Give its key in LONGWIRE_API_KEY." in refused.output
+    assert "{" not in refused.output
+    for arguments, environment in ((["--api-key", "sk-demo"], {}), ([], {"LONGWIRE_API_KEY": "sk-demo"})):
+        result = CliRunner().invoke(demo, ["--url", gateway.url, *arguments], env=environment, standalone_mode=False)
+        assert result.return_value == 0, result.output
+
+
+def test_its_own_gateway_takes_no_settings_from_around_it(tmp_path: Path) -> None:
+    """No file, no variable, no package of the folder where the command is run."""
+    command = serve_command("sim", str(tmp_path))
+    assert command[1:4] == ["-P", "-m", "longwire"]
+    assert command[command.index("--config") + 1] == str(tmp_path / "longwire.toml")
+    assert command[command.index("--state-dir") + 1] == str(tmp_path)
+
+
+@pytest.mark.parametrize(("engine", "step"), [("local", "loading the model"), ("sim", "waiting for the engine")])
+def test_its_own_gateway_starts_in_a_clean_place(
+    engine: str, step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def start(command: list[str], **options: Any) -> SimpleNamespace:
+        config = Path(command[command.index("--config") + 1])
+        seen.append((config.read_text(), options["env"]))
+        return SimpleNamespace()
+
+    def wait(process: object, log: str, step: str) -> str:
+        seen.append(step)
+        return "http://here"
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "longwire.toml").write_text("port = 1\n")
+    monkeypatch.setenv("LONGWIRE_PORT", "1")
+    monkeypatch.setattr(own.subprocess, "Popen", start)
+    monkeypatch.setattr(own, "wait_ready", wait)
+    monkeypatch.setattr(own, "stop", lambda process: None)
+    with own.own_gateway(engine) as url:
+        assert url == "http://here"
+    (text, environment), told = seen
+    assert text == "" and not [name for name in environment if name.startswith("LONGWIRE_")] and told == step
 
 
 def test_without_a_model_it_says_so(gateway: FakeGateway) -> None:

@@ -144,6 +144,9 @@ class Owner(Protocol):
     def began(self) -> None:
         """The head is that of an answer: from here on nothing is asked a second time."""
 
+    def refusing(self) -> None:
+        """The head is that of an error: its body may follow, or not."""
+
     def answered(self, answer: Answer) -> None:
         """The answer is an opaque body; its bytes follow."""
 

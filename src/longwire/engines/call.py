@@ -24,6 +24,8 @@ from .transport import UpstreamConnection
 
 log = logging.getLogger("longwire.engines")
 
+REFUSAL_BODY_S = 5.0
+"""How long the body of an error may take once its head is there: the client has waited long enough to hear the status."""
 _RETRY_WITHOUT_OPTIONS_STATUS = (400, 422)
 
 
@@ -83,8 +85,8 @@ class Call:
     """The producer of one stream. :meth:`stop` may come at any time, from any state."""
 
     __slots__ = (
-        "_connect", "_connection", "_deadline", "_is_over", "_shell", "_used_plain_body", "exchange", "order", "owner", "sink",
-        "upstream", "watch",
+        "_connect", "_connection", "_deadline", "_is_over", "_shell", "_used_plain_body", "_was_refused", "exchange",
+        "order", "owner", "sink", "upstream", "watch",
     )  # fmt: skip
 
     def __init__(self, upstream: Upstream, order: Order, sink: CallSink, owner: CallOwner, shell: CallShell) -> None:
@@ -99,6 +101,7 @@ class Call:
         self._connect: asyncio.Task[None] | None = None
         self._deadline: Timer | None = None
         self._is_over = False
+        self._was_refused = False
         self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
 
     def __repr__(self) -> str:
@@ -152,7 +155,14 @@ class Call:
 
     def began(self) -> None:
         self._cancel_deadline()
+        if self._was_refused:
+            # Only now: a request that is refused either way says nothing of the options, whatever its refusal quotes.
+            self.upstream.refuses_stream_options = True
         self.order = replace(self.order, headers=[], plain_body=None)
+
+    def refusing(self) -> None:
+        self._cancel_deadline()
+        self._deadline = self._shell.clock.call_later(REFUSAL_BODY_S, self._too_late)
 
     def answered(self, answer: Answer) -> None:
         self.owner.answered(answer)
@@ -169,8 +179,7 @@ class Call:
             self._retry()
             return
         if self._is_refusal_of_options(failure):
-            self.upstream.refuses_stream_options = True
-            self._used_plain_body = True
+            self._used_plain_body = self._was_refused = True
             self._store_request()  # it has room: it is shorter than the one whose place it takes
             self._retry()
             return
@@ -234,10 +243,14 @@ class Call:
 
     def _too_late(self) -> None:
         self._deadline = None
-        if self.exchange is not None and self.exchange.head is None and not self._is_over:
-            exchange = self.exchange
-            self.failed(Failure(CloseReason.UPSTREAM_TIMEOUT, "The engine did not begin to answer in time."))
-            exchange.abandon()
+        exchange = self.exchange
+        if exchange is None or self._is_over:
+            return
+        if exchange.head is not None:
+            exchange.finish_refusal()  # its status is known, and so much of its words as came
+            return
+        self.failed(Failure(CloseReason.UPSTREAM_TIMEOUT, "The engine did not begin to answer in time."))
+        exchange.abandon()
 
     def _is_refusal_of_options(self, failure: Failure) -> bool:
         """Whether it refused what we had added (usage in the stream); then it is asked again without, and remembered."""

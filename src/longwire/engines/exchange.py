@@ -121,6 +121,11 @@ class Exchange:
         else:
             self._break(CloseReason.UPSTREAM_RESET, _BROKE_IN_THE_MIDDLE)
 
+    def finish_refusal(self) -> None:
+        """The rest of an error's body is not waited for any more."""
+        if self.phase is Phase.REFUSAL:
+            self._finish_refusal(reusable=False)
+
     def fail(self, reason: CloseReason, message: str) -> None:
         """End here by a decision that is not the engine's."""
         self._break(reason, message)
@@ -174,6 +179,7 @@ class Exchange:
                 self._begin_body(head, length)
         else:
             self.phase = Phase.REFUSAL  # whatever it is, its body may say why
+            self.owner.refusing()
             self._body = Body(head.chunked, length)
             if self._body.done:
                 self._finish_refusal(reusable=head.keep_alive)

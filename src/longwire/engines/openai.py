@@ -26,6 +26,10 @@ _MARKS = (b'"finish_reason":null', b'"finish_reason": null')
 _DONE = b"[DONE]"
 _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
+MAX_USAGE_FIELDS = 32
+MAX_USAGE_NAME_CHARS = 64
+MAX_COUNT = 1 << 53
+"""Beyond it a JSON reader may not know the number any more (RFC 8259 section 6)."""
 MAX_ERROR_TEXT_CHARS = 2000
 """An engine's words are passed on, within reason."""
 NO_WORDS = "The engine reported an error without words."
@@ -92,8 +96,8 @@ class ChatWatch:
         if fields.event == b"error" or is_error(event):
             self.error_message, self.error_status = describe_error(event)
             return Verdict.ERROR
-        usage = event.get("usage")
-        if isinstance(usage, dict):
+        usage = read_usage(event.get("usage"))
+        if usage is not None:
             self.usage = usage
         choices = event.get("choices")
         if choices == [] and self.hides_usage and isinstance(usage, dict):
@@ -210,11 +214,35 @@ def words_of(body: bytes) -> str:
     return " ".join(body.decode("utf-8", "replace").split())[:MAX_ERROR_TEXT_CHARS] or "no words"
 
 
+def read_usage(told: object) -> dict[str, Any] | None:
+    """An engine's ``usage`` as far as it is one: counts by name, and named groups of counts.
+
+    It is kept for the retention time and shown as JSON, so nothing else gets in: no text, no NaN, no depth, no bulk.
+    """
+    if not isinstance(told, dict):
+        return None
+    usage: dict[str, Any] = _counts(told)
+    for name, group in list(told.items())[:MAX_USAGE_FIELDS]:
+        if isinstance(group, dict) and len(name) <= MAX_USAGE_NAME_CHARS:
+            usage[name] = _counts(group)
+    return usage
+
+
+def _counts(told: dict[str, Any]) -> dict[str, int]:
+    return {
+        name: count
+        for name, count in list(told.items())[:MAX_USAGE_FIELDS]
+        if isinstance(count, int)
+        and not isinstance(count, bool)
+        and 0 <= count < MAX_COUNT
+        and len(name) <= MAX_USAGE_NAME_CHARS
+    }
+
+
 def usage_of_body(body: bytes) -> dict[str, Any] | None:
     """The ``usage`` object of a whole JSON answer, if it has one."""
     answer = _parse_object(body)
-    usage = answer.get("usage") if answer else None
-    return usage if isinstance(usage, dict) else None
+    return read_usage(answer.get("usage")) if answer else None
 
 
 def usage_of_event(block: bytes) -> dict[str, Any] | None:
@@ -223,8 +251,8 @@ def usage_of_event(block: bytes) -> dict[str, Any] | None:
         return None
     event = _parse_object(parse_event(block).data or b"") or {}
     for holder in (event, event.get("response"), event.get("message")):
-        usage = holder.get("usage") if isinstance(holder, dict) else None
-        if isinstance(usage, dict):
+        usage = read_usage(holder.get("usage")) if isinstance(holder, dict) else None
+        if usage is not None:
             return usage
     return None
 

@@ -36,7 +36,7 @@ from ..words.errors import (
     RequestTimeout,
 )
 from ..words.reasons import CloseReason
-from .record import ConnectionRecord, Phase
+from .record import ConnectionRecord, Phase, peer_has_left
 from .respond import error_parts, whole_response
 from .writer import Writer
 
@@ -53,8 +53,6 @@ LINGER_S = 2.0
 """How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
 had read why."""
 
-TCP_ESTABLISHED = 1
-"""The first byte of struct tcp_info (include/net/tcp_states.h)."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
@@ -65,10 +63,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     """Reads requests one after the other and has each answered before the next is looked at."""
 
     __slots__ = (
-        "_expects_proxy", "_flushing", "_input", "_is_reading_paused", "_proxy_bytes", "_reader", "_row",
-        "_stuck_bytes", "_task", "_view", "deadline", "extra_headers", "handlers", "head", "keep_alive", "listener",
-        "loop", "peer", "pending", "phase", "read_bytes", "record", "speaks_1_1", "stuck_since", "surplus",
-        "transport", "writer", "written_bytes",
+        "_expects_proxy", "_flushing", "_input", "_is_reading_paused", "_is_writing_paused", "_proxy_bytes",
+        "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline", "extra_headers", "handlers", "head",
+        "keep_alive", "listener", "loop", "peer", "pending", "phase", "read_bytes", "record", "speaks_1_1",
+        "stuck_since", "surplus", "transport", "writer", "written_bytes",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -98,6 +96,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._flushing: list[tuple[int, Subscriber]] = []
         self._is_reading_paused = False
+        self._is_writing_paused = False
         self.extra_headers: Headers = []
         self.peer = ""
         self._expects_proxy = False
@@ -198,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         Raises:
             Http1Error: the client's bytes are not acceptable.
         """
-        while self.phase < Phase.ANSWERING:
+        while self.phase < Phase.ANSWERING and not self._is_writing_paused:
             event = self._reader.next_event()
             if isinstance(event, RequestHead):
                 self._take_head(event)
@@ -207,9 +206,20 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 assert event is NEED_DATA, "a reader that is paused has a response under way"
                 return
-        if self.phase == Phase.ANSWERING and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
-            self._is_reading_paused = True
-            self.transport.pause_reading()
+        if self.phase != Phase.CLOSING and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        """Read nothing more for now; the loop then hears of neither FIN nor RST, so the listener looks for them."""
+        self._is_reading_paused = True
+        self.listener.deaf.add(self)
+        self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self.listener.deaf.discard(self)
+            self.transport.resume_reading()
 
     def _take_head(self, head: RequestHead) -> None:
         """Decide on the head alone whatever can be: identity, route and size come before the body (Open WebUI
@@ -280,6 +290,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.writer = writer
         self.head = self.pending = None  # for as long as the stream lasts nobody asks for them, and there are thousands
         self.record.note_stream(stream, door, position, self.written_bytes)
+        if self._is_writing_paused:
+            subscriber.pause()
         stream.attach(subscriber)
         if stream.state is State.OPENING:
             self.store_row()  # otherwise the head has been sent, and the row stored with it
@@ -322,9 +334,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         settings = self.listener.settings
         self._wait(Phase.IDLE if is_idle else Phase.HEAD, settings.keep_alive_s if is_idle else settings.head_timeout_s)
         self.store_row()
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            self.transport.resume_reading()
+        self._resume_reading()
         if not is_idle:
             self.loop.call_soon(self._go_on)
 
@@ -350,14 +360,19 @@ class ClientConnection(asyncio.BufferedProtocol):
     # Flow control.
 
     def pause_writing(self) -> None:
+        """The client does not take what it asked for: nothing more is written, and no further request is looked at."""
+        self._is_writing_paused = True
+        self._watch_progress()
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.pause()
-            self._watch_progress()
 
     def resume_writing(self) -> None:
+        self._is_writing_paused = False
         self.stuck_since = 0.0
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.resume()
+        elif self.phase < Phase.ANSWERING:
+            self.loop.call_soon(self._go_on)
 
     def _let_go_of_writer(self) -> None:
         """The response has been given to the transport: keep its log until the kernel has it."""
@@ -390,9 +405,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.check_flushed()
         if self.stuck_since:
             self._check_stuck(now)
-        if self._is_reading_paused and self._peer_has_left():
-            self.cut(CloseReason.CLIENT_LEFT)
-        elif self.deadline and now > self.deadline:
+        if self.deadline and now > self.deadline:
             self._act_on_deadline()
 
     def _act_on_deadline(self) -> None:
@@ -409,10 +422,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.stuck_since = self.listener.clock.now()
         self._stuck_bytes = self.transport.get_write_buffer_size()
 
-    def _peer_has_left(self) -> bool:
-        """While reading is paused the loop hears of neither FIN nor RST; the kernel's state of the connection tells of both."""
-        sock = self.transport.get_extra_info("socket")
-        return sock is not None and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED
+    def listen(self, now: float) -> None:
+        """Called by the listener, often, while reading is paused: an engine must hear within a second of a client that left."""
+        if self._is_reading_paused and peer_has_left(self.transport):
+            self.cut(CloseReason.CLIENT_LEFT)
 
     def _check_stuck(self, now: float) -> None:
         unsent = self.transport.get_write_buffer_size()
@@ -432,8 +445,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if chain is not None:
             self.store_row()  # first: a row must not name blocks that may be another's
             chain.give()
-        if self._is_reading_paused:
-            self.transport.resume_reading()
+        self._resume_reading()
         if self._reader.is_between_requests and self._reader.next_event() in (NEED_DATA, PAUSED):
             self.transport.close()
         elif self.transport.can_write_eof():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ CURSOR_NAMES = ("after", "last_event_id", "lastEventId", "lastEventID", "Last-Ev
 """Spellings that clients in the field use: our own, Mercure's two generations, event-source-polyfill, OpenAI's."""
 
 MAX_IDEMPOTENCY_KEY_BYTES = 256
+MAX_LISTED_STREAMS = 500
+"""The latest; a list is made in one piece, and must not hold up everybody's events for longer than a few milliseconds."""
 MAX_GRACE_DIGITS = 6
 LOCAL_NAMES = ("", "localhost")
 _OPEN_ROUTES = frozenset({"healthz", "readyz", "options", "openapi"})
@@ -257,8 +260,8 @@ class Handlers:
 
     def _stream_list(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
         assert pending.tenant is not None
-        own = [describe(stream) for stream in self.gateway.registry.list(pending.tenant.name)]
-        self._respond_json(connection, {"object": "list", "data": own})
+        latest = deque(self.gateway.registry.list(pending.tenant.name), maxlen=MAX_LISTED_STREAMS)
+        self._respond_json(connection, {"object": "list", "data": [describe(stream) for stream in latest]})
 
     def _stream_delete(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
         assert pending.tenant is not None

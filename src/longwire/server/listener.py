@@ -20,6 +20,9 @@ from ..words.sweep import Sweep
 from .connection import ClientConnection
 from .handlers import Handlers
 
+DEAF_S = 0.5
+"""How often connections are looked at whose reading is paused: an engine is to be given back within a second."""
+
 TICK_S = 2.0
 """How often a client's deadlines are looked at: they are seconds."""
 
@@ -44,6 +47,11 @@ class Listener:
         self.connections: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
         tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
+        self.deaf: set[ClientConnection] = set()
+        """Connections whose reading is paused: the loop does not tell when their clients leave."""
+        self._listening: Sweep[ClientConnection] = Sweep(
+            clock, DEAF_S, lambda: self.deaf, lambda connection, now: connection.listen(now)
+        )
         self._sweep: Sweep[ClientConnection] = Sweep(
             clock, tick_s, lambda: self.connections, lambda connection, now: connection.tick(now)
         )
@@ -62,6 +70,7 @@ class Listener:
             ssl_handshake_timeout=self.settings.head_timeout_s if tls is not None else None,
         )
         self._sweep.start()
+        self._listening.start()
 
     def add(self, connection: ClientConnection, row: int | None) -> int | None:
         """Count a new connection; returns its row (the one it was taken over with), or None where it will not be adopted."""
@@ -76,6 +85,7 @@ class Listener:
     def remove(self, connection: ClientConnection, row: int | None) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self.deaf.discard(connection)
         if row is not None:
             self.table.give(row)
 
@@ -88,6 +98,7 @@ class Listener:
         """Cut every connection."""
         self.stop_accepting()
         self._sweep.stop()
+        self._listening.stop()
         self._server = None
         for connection in list(self.connections):
             connection.abort()

@@ -7,6 +7,7 @@ What must not: reading rows (takeover.py), the connection's own work (connection
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..streams.doors import Door
@@ -15,6 +16,9 @@ from ..streams.tables import MAX_STORED_HEAD_BYTES, ConnectionRow, Table, pack_c
 
 if TYPE_CHECKING:
     from .connection import ClientConnection
+
+
+TCP_ESTABLISHED = 1
 
 
 class Phase:
@@ -101,3 +105,9 @@ def fd_of(transport: asyncio.Transport) -> int:
         return -1
     sock = transport.get_extra_info("socket")
     return sock.fileno() if sock is not None else -1
+
+
+def peer_has_left(transport: asyncio.Transport) -> bool:
+    """While reading is paused the loop hears of neither FIN nor RST; the kernel's state of the connection tells of both."""
+    sock = transport.get_extra_info("socket")
+    return sock is not None and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED

@@ -7,7 +7,6 @@ What must not: reading requests (connection.py), answers (routes.py).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +22,8 @@ from .reply import InsteadError, Reply, chunked, refusal, until_close
 from .routes import ROUTES, Route
 from .wheel import Wheel
 
+CREATED = 1_700_000_000
+"""When every answer says it was made: its bytes must be known beforehand, to the second."""
 MAX_SEEN_REQUESTS = 1000
 MAX_SEEN_BYTES = 64 * 1024 * 1024
 """Requests that are remembered for whoever tests; a load test must not fill the memory with them."""
@@ -201,7 +202,7 @@ class SimServer:
             chosen = self._faults_of(route, head, parsed)
             self._asks += 1
             id = f"{route.id_prefix}-{self._asks:08x}"
-            ask = change_ask(read_ask(parsed, self.settings, id=id, created=int(time.time())), chosen)
+            ask = change_ask(read_ask(parsed, self.settings, id=id, created=CREATED), chosen)
             reply = route.respond(ask, self)
         except InsteadError as instead:
             reply = instead.reply()

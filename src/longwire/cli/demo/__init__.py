@@ -13,13 +13,21 @@ from longwire.cli.terminal import Command, Failure
 EXAMPLES = """
 longwire demo                                # starts a gateway of its own on the embedded engine
 longwire demo --url http://127.0.0.1:8080    # with a gateway that runs already
+LONGWIRE_API_KEY=... longwire demo --url http://127.0.0.1:8080
 """
 
 
 @click.command("demo", cls=Command, examples=EXAMPLES)
 @click.option("--url", metavar="URL", help="A running gateway to use instead of starting one.")
+@click.option(
+    "--api-key",
+    envvar="LONGWIRE_API_KEY",
+    default="",
+    metavar="KEY",
+    help="A key for that gateway (better in LONGWIRE_API_KEY: a command line is seen by others).",
+)
 @click.option("--engine", default="local", show_default=True, metavar="SPEC", help="Engine of the gateway to start.")
-def demo(url: str | None, engine: str) -> int:
+def demo(url: str | None, api_key: str, engine: str) -> int:
     """Stream a real answer, cut the connection in the middle, resume, and prove that nothing was lost."""
     import http.client
 
@@ -33,7 +41,7 @@ def demo(url: str | None, engine: str) -> int:
         raise Failure("The embedded engine is not installed: run `longwire local install` first.")
     try:
         if url is not None:
-            return run_demo(url)
+            return run_demo(url, api_key)
         with own_gateway(engine) as own_url:
             return run_demo(own_url)
     except WireError as error:

@@ -36,11 +36,11 @@ LISTENING = re.compile(r"longwire: listening on (http://\S+)")
 @contextmanager
 def own_gateway(engine: str) -> Iterator[str]:
     """A gateway on free ports, with nothing of this machine's settings; yields its address when it is ready."""
-    arguments = ["serve", "--engine", engine, "--port", "0", "--admin-port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGWIRE_")}
     with tempfile.TemporaryDirectory(prefix="longwire-demo-") as folder, Path(folder, "log").open("w+b") as log:
+        Path(folder, "longwire.toml").touch()  # named, lest it take the one in the folder where it is run
         process = subprocess.Popen(
-            [sys.executable, "-m", "longwire", *arguments, "--state-dir", folder],
+            serve_command(engine, folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -49,7 +49,7 @@ def own_gateway(engine: str) -> Iterator[str]:
         )
         before = signal.signal(signal.SIGTERM, _exit)  # a demonstration that is stopped leaves no gateway behind
         try:
-            yield wait_ready(process, log.name)
+            yield wait_ready(process, log.name, "loading the model" if engine == "local" else "waiting for the engine")
         finally:
             signal.signal(signal.SIGTERM, before)
             stop(process)
@@ -59,16 +59,23 @@ def _exit(signal_number: int, _: object) -> NoReturn:
     sys.exit(128 + signal_number)
 
 
-def wait_ready(process: subprocess.Popen[str], log: str) -> str:
+def serve_command(engine: str, folder: str) -> list[str]:
+    settings = ["--config", str(Path(folder, "longwire.toml")), "--state-dir", folder]
+    ports = ["--port", "0", "--admin-port", "0"]
+    # -P: what is run is what is installed, and not a folder called longwire that happens to stand here.
+    return [sys.executable, "-P", "-m", "longwire", "serve", "--engine", engine, *ports, *settings]
+
+
+def wait_ready(process: subprocess.Popen[str], log: str, step: str) -> str:
     """Show progress until the gateway answers that it is ready; returns its address."""
-    progress = Progress("Starting a gateway and loading the model", sys.stdout)
+    progress = Progress(f"Starting a gateway and {step}", sys.stdout)
     addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
     threading.Thread(target=_find_address, args=(process.stdout, addresses), daemon=True).start()
     try:
         wait_until(lambda: not addresses.empty(), "starting", progress, process, log)
         url = addresses.get()
-        wait_until(StreamClient(url).is_ready, "loading", progress, process, log)
+        wait_until(StreamClient(url).is_ready, step.partition(" ")[0], progress, process, log)
     except WireError:
         progress.finish("FAILED")
         raise

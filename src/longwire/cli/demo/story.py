@@ -31,9 +31,16 @@ TEXT_COLUMNS = 88
 # The story.
 
 
-def run_demo(url: str, *, question: str = QUESTION, cut_after: int = CUT_AFTER_EVENTS, away_s: float = AWAY_S) -> int:
+def run_demo(
+    url: str,
+    api_key: str = "",
+    *,
+    question: str = QUESTION,
+    cut_after: int = CUT_AFTER_EVENTS,
+    away_s: float = AWAY_S,
+) -> int:
     """Play it against the gateway at ``url``; returns 0 when the proof holds, 1 when it does not."""
-    client = StreamClient(url)
+    client = StreamClient(url, api_key)
     request = make_request(client.first_model(), question)
     say(f"{mark('ask')} {question}", bold=True, before="\n", after="\n")
 

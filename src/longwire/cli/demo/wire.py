@@ -23,6 +23,7 @@ SILENCE_LIMIT_S = 120.0
 """Longest wait for the next byte; far more than a small model on a busy machine takes."""
 
 MAX_LINE_BYTES = 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
 DONE = b"[DONE]"
 
 
@@ -90,11 +91,12 @@ class Reading:
 class StreamClient:
     """The four requests of the demonstration, to one gateway."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise WireError(f"The demonstration needs a plain http:// address, not {url}.")
         self._host, self._port = parts.hostname, parts.port or 80
+        self._identity = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def is_ready(self) -> bool:
         """Whether /readyz says so."""
@@ -136,10 +138,10 @@ class StreamClient:
         connection, response = self._send(method, path, body, {"Accept": "text/event-stream", **headers})
         kind = response.headers.get_content_type()
         if response.status != 200 or kind != "text/event-stream":
-            words = response.read(500).decode("utf-8", "replace")
+            content = response.read(MAX_ERROR_BYTES)
             response.close()
             connection.close()
-            raise WireError(f"{method} {path} was answered {response.status} {kind}: {words}")
+            raise WireError(refusal(method, path, response.status, content))
         return Reading(connection, response)
 
     def _json(self, path: str) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class StreamClient:
         content = response.read()
         connection.close()
         if response.status != 200:
-            raise WireError(f"GET {path} was answered {response.status}: {content[:500].decode('utf-8', 'replace')}")
+            raise WireError(refusal("GET", path, response.status, content))
         answer: dict[str, Any] = json.loads(content)
         return answer
 
@@ -156,11 +158,21 @@ class StreamClient:
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_LIMIT_S)
         try:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, {**self._identity, **(headers or {})})
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException):
             connection.close()
             raise
+
+
+def refusal(method: str, path: str, status: int, content: bytes) -> str:
+    """An answer that is not what was asked for, in a sentence: the gateway's own words, or what can be told without them."""
+    try:
+        words = str(json.loads(content)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        words = f"{method} {path} gave something else than the demonstration needs; is this a Longwire gateway?"
+    advice = " Give its key in LONGWIRE_API_KEY." if status == 401 else ""
+    return f"The gateway answered {status}: {words}{advice}"
 
 
 # The proof.
