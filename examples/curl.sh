@@ -1,17 +1,18 @@
 #!/bin/sh
 # Start a stream, lose the connection in the middle, and read on from the next event: with curl alone.
 #
-#   longwire serve &
+#   longwire serve &     # in a checkout: make serve &
 #   sh examples/curl.sh "Why is the sky blue?"
 set -eu
 
 url=${LONGWIRE_URL:-http://127.0.0.1:8080}
-question=${1:-Tell me about the sea.}
+# As it stands in a JSON string: quotes and backslashes escaped, and no line breaks or tabs.
+question=$(printf '%s' "${1:-Tell me about the sea.}" | tr -s '[:cntrl:]' ' ' | sed 's/[\\"]/\\&/g')
 events=${EVENTS:-5} # how many to read before the line is cut
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-ask() { curl --silent --show-error --no-buffer -H "Authorization: Bearer ${LONGWIRE_KEY:-none}" "$@"; }
+ask() { curl --silent --show-error --no-buffer -H "Authorization: Bearer ${LONGWIRE_API_KEY:-none}" "$@"; }
 
 fail() { echo "$1" >&2 && exit 1; }
 

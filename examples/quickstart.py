@@ -1,7 +1,7 @@
 """Ask the gateway with the plain openai client.
 
 $ pip install openai
-$ longwire serve &
+$ longwire serve &     # in a checkout: make serve &
 $ python examples/quickstart.py "Why is the sky blue?"
 """
 
@@ -14,7 +14,7 @@ from openai import OpenAI
 
 client = OpenAI(
     base_url=os.environ.get("LONGWIRE_URL", "http://127.0.0.1:8080") + "/v1",
-    api_key=os.environ.get("LONGWIRE_KEY", "none"),  # a gateway without tenants asks for no key
+    api_key=os.environ.get("LONGWIRE_API_KEY", "none"),  # a gateway without tenants asks for no key
 )
 question = " ".join(sys.argv[1:]) or "Say hello in one sentence."
 model = client.models.list().data[0].id

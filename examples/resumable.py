@@ -1,6 +1,6 @@
 """The same, but the stream survives its own connection: pull the cable while it prints.
 
-$ pip install 'longwire[client]'
+$ pip install '.[client]'    # in a checkout; once there are releases: pip install 'longwire[client]'
 $ longwire serve &
 $ python examples/resumable.py "Tell me a long story."
 """
@@ -17,7 +17,7 @@ from longwire.client import ResumableStream, resumable
 client = resumable(
     OpenAI(
         base_url=os.environ.get("LONGWIRE_URL", "http://127.0.0.1:8080") + "/v1",
-        api_key=os.environ.get("LONGWIRE_KEY", "none"),
+        api_key=os.environ.get("LONGWIRE_API_KEY", "none"),
     )
 )
 question = " ".join(sys.argv[1:]) or "Tell me a long story about a lighthouse."

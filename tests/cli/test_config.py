@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from longwire.admission.tenants import Tenants
 from longwire.cli.config import MASK
-from longwire.cli.reference import OTHER_VARIABLES, render_example, render_reference, toml_value
+from longwire.cli.reference import COMPLETE, OTHER_VARIABLES, render_example, render_reference, toml_value
 from longwire.words.config import NO_SETTINGS, declared, load_settings
 from longwire.words.settings import EngineSettings, Settings, TenantSettings
 
@@ -89,6 +90,14 @@ def test_a_folder_is_no_settings_file(run: Run, tmp_path: Path) -> None:
 
 
 # Pages.
+
+
+def test_the_complete_file_is_one() -> None:
+    text = COMPLETE.partition("```toml\n")[2].partition("```")[0]
+    settings = load_settings(text, "longwire.toml", {"LONGWIRE_ENGINE_HOSTED_API_KEY": "k"}, {})
+    tenants = Tenants(settings.tenants)
+    assert tenants.load_keys(COMPLETE.partition("```text\n")[2].partition("```")[0]) == 1
+    assert [engine.name for engine in settings.engines] == ["vllm", "hosted"] and settings.engines[1].api_key == "k"
 
 
 def test_the_reference_page_is_up_to_date() -> None:

@@ -15,7 +15,8 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "LONGWIRE_CONFIG": "The TOML file, as with `--config`.",
     "LONGWIRE_ENGINE_<NAME>_API_KEY": "The `api_key` of the engine called NAME (in capitals, other characters as `_`).",
     "LONGWIRE_ADMIN_URL": "Where `longwire streams` finds the admin port.",
-    "LONGWIRE_API_KEY": "The key that `longwire check --url` sends.",
+    "LONGWIRE_API_KEY": "The key that `longwire check --url`, `longwire demo --url` and the programs in examples/ send.",
+    "LONGWIRE_URL": "Where the programs in examples/ find the gateway.",
 }
 """Variables that are no setting of the gateway."""
 
@@ -47,9 +48,43 @@ with exit code 2, the line and the nearest valid name. `longwire config show` pr
 """
 
 
+COMPLETE = """\
+## A complete file
+
+One tenant, two engines; the rest is at its default. Settings of the gateway stand above the first `[[table]]`.
+
+```toml
+host = "0.0.0.0"
+keys_file = "/etc/longwire/keys"  # lines of `tenant key-hash`; a new key works within two seconds
+
+[[engines]]
+name = "vllm"
+url = "http://127.0.0.1:8000"
+
+[[engines]]
+name = "hosted"
+url = "https://api.example.com"
+models = ["large"]                # its key comes from LONGWIRE_ENGINE_HOSTED_API_KEY
+
+[[tenants]]
+name = "team-a"                   # a tenant must stand here, whether its keys do (key_hashes) or are in keys_file
+models = ["large", "small"]
+max_streams = 100
+```
+
+The keys file; the hashes are made by `longwire tenants hash --generate` (which prints the key itself once):
+
+```text
+team-a sha256:6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b
+```
+
+`longwire config example` prints a file with every setting in comments, `longwire check` tries what is configured.
+"""
+
+
 def render_reference() -> str:
     """The whole of docs/settings.md."""
-    parts = [INTRODUCTION, "## The gateway\n", _table(Settings)]
+    parts = [INTRODUCTION, COMPLETE, "## The gateway\n", _table(Settings)]
     for name, (table, text) in TABLES.items():
         parts += [f"## `[[{name}]]`\n", text + "\n", _table(table)]
     parts += ["## Other variables\n", "| variable | what it does |\n| --- | --- |"]
@@ -85,6 +120,7 @@ def _example_lines() -> Iterator[str]:
     yield "# [[engines]]"
     yield from _example_table(EngineSettings, {"name": "vllm", "url": "http://127.0.0.1:8000"})
     yield "\n# A tenant; with no tenant the gateway serves loopback only. Keys: longwire tenants hash --generate"
+    yield "# (Each tenant that keys_file names must have such a table; it may then leave key_hashes out.)"
     yield "# [[tenants]]"
     yield from _example_table(TenantSettings, {"name": "team-a", "key_hashes": ["sha256:" + "0" * 64]})
 

@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "openai":
         raise
-    raise ImportError("longwire.client needs the openai package: pip install 'longwire[client]'.") from None
+    raise ImportError("longwire.client needs the openai package: pip install openai.") from None
 
 from .aio import AsyncResumableStream
 from .backoff import Backoff

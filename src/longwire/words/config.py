@@ -23,8 +23,8 @@ from .errors import SettingsError
 from .settings import GIB, KIB, MIB, EngineSettings, Settings, TenantSettings
 
 VARIABLE_PREFIX = "LONGWIRE_"
-NO_SETTINGS = frozenset({"LONGWIRE_CONFIG", "LONGWIRE_ADMIN_URL", "LONGWIRE_API_KEY"})
-"""Variables that the command line reads itself (cli/reference.py explains them)."""
+NO_SETTINGS = frozenset({"LONGWIRE_CONFIG", "LONGWIRE_ADMIN_URL", "LONGWIRE_API_KEY", "LONGWIRE_URL"})
+"""Variables that clients and the command line read themselves (cli/reference.py explains them)."""
 
 ENGINE_WORDS = ("local", "sim")
 MAX_SHOWN_CHARS = 60  # of a wrong value: enough to recognise it, one line in a log
@@ -267,8 +267,8 @@ def normalise_url(url: str, where: str) -> str:
         raise SettingsError(f"The engine's URL {shown} has a bad host or port.", where=where) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\x00-\x20\x7f?#]", url):
         near = nearest(url, ENGINE_WORDS) or (f"http://{url}" if re.match(r"[\w.-]+:\d+", url) else None)
-        hint = f"; did you mean {near}" if near else ""
-        message = f"Engine {shown} must be URL or NAME=URL (such as http://127.0.0.1:8000), local or sim{hint}."
+        end = f"; did you mean {near}?" if near else "."
+        message = f"Engine {shown} must be URL or NAME=URL (such as http://127.0.0.1:8000), local or sim{end}"
         raise SettingsError(message, where=where)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     shown_port = "" if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{port}"
@@ -372,12 +372,12 @@ def _unknown(name: str, settings_class: type, where: str) -> SettingsError:
     """An unknown name: with the nearest valid one, or where it belongs."""
     table = {EngineSettings: "engines", TenantSettings: "tenants"}.get(settings_class)
     if table and name in declared(Settings):
-        hint = f"it belongs to the gateway, so move it above the first [[{table}]]"
+        hint = f"it belongs to the gateway, so move it above the first [[{table}]]."
     elif near := nearest(name, declared(settings_class)):
-        hint = f"did you mean {near}"
+        hint = f"did you mean {near}?"
     else:
-        hint = f"there are {', '.join(declared(settings_class))}" if table else "see longwire config reference"
-    return SettingsError(f"Unknown setting {_shown(name)}: {hint}.", where=where)
+        hint = f"there are {', '.join(declared(settings_class))}." if table else "see longwire config reference."
+    return SettingsError(f"Unknown setting {_shown(name)}: {hint}", where=where)
 
 
 def nearest(name: str, known: Any) -> str | None:

@@ -85,7 +85,11 @@ class Settings:
     tenants: list[TenantSettings] = setting(
         [], "Who may come in; each a [[tenants]] table. None: open, on loopback only."
     )
-    keys_file: str = setting("", "File of `tenant key-hash` lines, watched: a new key needs no restart.")
+    keys_file: str = setting(
+        "",
+        "File of `tenant key-hash` lines, watched: a new key needs no restart. "
+        "Each tenant that it names must be declared as a [[tenants]] table.",
+    )
 
     # What a client may send.
     max_head_bytes: int = setting(32 * KIB, "Largest request head; beyond it 431.", low=1 * KIB, high=1 * MIB)
