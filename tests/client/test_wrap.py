@@ -369,4 +369,4 @@ def test_without_openai_importing_it_is_one_sentence() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": "src"})
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
-    assert last == "ImportError: longwire.client needs the openai package: pip install 'longwire[client]'."
+    assert last == "ImportError: longwire.client needs the openai package: pip install openai."

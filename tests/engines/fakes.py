@@ -81,6 +81,7 @@ class Ended:
     message: str = ""
     failure: Failure | None = None
     answer: Answer | None = None
+    refusing: int = 0
     began: int = 0
     released: list[bool] = field(default_factory=list)
     drains: int = 0
@@ -122,6 +123,9 @@ class Scene:
         return [entry.block for entry in self.sink.entries[: self.sink.published]]
 
     # The owner.
+
+    def refusing(self) -> None:
+        self.ended.refusing += 1
 
     def began(self) -> None:
         self.ended.began += 1

@@ -57,7 +57,7 @@ async def test_an_error_head_whose_body_never_comes_is_told_with_its_status() ->
         house.engine.will_say(stalled, asyncio.Event())  # and then nothing
         client = await house.connect()
         client.post(chat(stream=False, model="script"))
-        await until(lambda: any(s.facts.first_byte_at for s in house.streams()), "the head is there")
+        await until(lambda: any(s.facts.first_byte_at for s in house.streams), "the head is there")
         house.pass_time(6)
         answer = await client.answer()
         assert answer.status == 502

@@ -26,6 +26,7 @@ from tests.house import (
 
 from longwire.server.connection import LINGER_S, MAX_PIPELINED_BYTES, Phase
 from longwire.server.listener import TICK_S
+from longwire.server.record import peer_has_left
 
 GET = encode_request("GET", "/healthz")
 OK = b'{"status":"ok"}'
@@ -504,7 +505,7 @@ async def test_leaving_is_seen_even_while_too_much_is_sent_ahead(leave: Callable
         house.pass_time(TICK_S)
         assert house.gateway.listener.connections and house.sim.open_streams == 1
         leave(client)
-        await until(connection._peer_has_left, "the kernel knows")
+        await until(lambda: peer_has_left(connection.transport), "the kernel knows")
         house.pass_time(TICK_S)
         await house.sim.wait_cancelled(1)
         (line,) = await house.lines.wait(1)
