@@ -116,7 +116,7 @@ def _parameter_row(parameter: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _response_row(status: str, response: dict[str, Any]) -> tuple[str, ...]:
-    codes = [*response.get("x-codes", ()), *response.get("x-close-reasons", ())]
+    codes = dict.fromkeys([*response.get("x-codes", ()), *response.get("x-close-reasons", ())])
     shown = ", ".join(f"`{code}`" for code in codes)
     headers = ", ".join(f"`{name}`" for name in response.get("headers", ()) if name != "X-Request-Id")
     return status, shown, response["description"] + (f" Headers: {headers}." if headers else "")

@@ -585,7 +585,7 @@ async def check_refusal(house: TestHouse, answer: Answer, one: Case) -> None:
     if answer.status == 429 and one.reason is Reason.UPSTREAM_REFUSED:
         assert answer.header("retry-after") == "7"
     state = await house.check_ending(answer.stream_id, one.reason, status=one.status, events=0)
-    assert state["resumable"] is False
+    assert state["readable"] is False
     again = await house.replay(answer.stream_id)
     assert (again.status, again.body) == (answer.status, answer.body)
 

@@ -156,7 +156,7 @@ async def test_a_body_is_no_event_stream() -> None:
         answer = await house.ask(chat(False))
         refused = await house.replay(answer.stream_id)
         assert refused.status == 406 and refused.error["code"] == "not_acceptable"
-        assert (await house.state(answer.stream_id))["resumable"] is False
+        assert (await house.state(answer.stream_id))["readable"] is False
 
 
 async def test_unknown_and_evicted_streams() -> None:
@@ -190,7 +190,7 @@ async def test_the_state_tells_all_that_is_promised() -> None:
         state = await house.state(whole.stream_id)
         promised = {
             "id", "object", "status", "close_reason", "model", "engine", "epoch", "events", "bytes", "last_seq", "readers",
-            "created_at", "first_token_ms", "last_event_ms", "ended_ms", "usage", "usage_estimated", "resumable", "tenant",
+            "created_at", "first_token_ms", "last_event_ms", "ended_ms", "usage", "usage_estimated", "readable", "tenant",
         }  # fmt: skip
         assert promised <= set(state)
         assert (state["id"], state["object"], state["status"]) == (whole.stream_id, "stream", "ended")

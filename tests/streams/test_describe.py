@@ -34,7 +34,7 @@ def test_a_stream_that_has_just_begun() -> None:
             "bytes": 0,
             "last_seq": -1,
             "readers": 0,
-            "resumable": True,
+            "readable": True,
             "created_at": round(stream.created_wall, 3),
             "first_byte_ms": None,
             "first_token_ms": None,
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_again_does_not_say_it_could() -> None:
         body = world.open()
         body.begin_body(BodyHead(200, [], None))
         events = world.start(ONE).stream
-        assert [describe(stream)["resumable"] for stream in (refused, body, events)] == [False, False, True]
+        assert [describe(stream)["readable"] for stream in (refused, body, events)] == [False, False, True]
 
 
 def test_a_description_is_json_and_holds_no_secret() -> None:

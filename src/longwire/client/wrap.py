@@ -38,8 +38,9 @@ def resumable(
 
     Args:
         client: an ``OpenAI`` or ``AsyncOpenAI`` whose ``base_url`` is the gateway's.
-        grace_s: how long the gateway keeps generating while no connection is there. It refuses more than the operator
-            allows; None asks for nothing and takes the gateway's default for requests with an Idempotency-Key.
+        grace_s: how long the gateway keeps generating while no connection is there. What is beyond the operator's limits
+            is cut down to them; None asks for nothing and takes the gateway's default for requests with an
+            Idempotency-Key.
         backoff: how often and how long to try.
         sleep: what waits (an async function for an async client); tests put their own here.
     """

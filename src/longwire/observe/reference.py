@@ -136,16 +136,24 @@ def _error_rows() -> Iterator[Sequence[str]]:
         if error is not LongwireError:
             yield (
                 _code(error.code),
-                "exit 2" if issubclass(error, errors.SettingsError) else str(error.status),
-                _code(error.type),
+                "none (exit 2)" if issubclass(error, errors.SettingsError) else str(error.status),
+                "" if issubclass(error, errors.SettingsError) else _code(error.type),
                 _yes(error.retryable),
                 _first_line(error),
             )
 
 
+_OWN_STATUS: Final = {
+    CloseReason.UPSTREAM_REFUSED: "the engine's own 4xx",
+    CloseReason.UPSTREAM_FAILED: "502 (503 stays 503)",
+}
+"""Where the answer depends on what the engine has said."""
+
+
 def _reason_rows() -> Iterator[Sequence[str]]:
     for reason in CloseReason:
-        yield _code(reason.value), str(reason.status or ""), _yes(reason.resumable), reason.help
+        status = _OWN_STATUS.get(reason, str(reason.status or ""))
+        yield _code(reason.value), status, _yes(reason.resumable), reason.help
 
 
 def errors_page() -> str:
@@ -176,7 +184,10 @@ def errors_page() -> str:
             "`close_reason` of the metrics, in its JSON state, and as the `code` of the error event that a client gets when",
             "the end comes after the first byte.",
             "",
-            *_table(("Reason", "Status before the first byte", "Can be read again", "What happened"), _reason_rows()),
+            "*More comes at the cursor* is the error event's `resumable`: only this reader was cut, and the stream goes on.",
+            "What came before a bad end stays readable until the stream is evicted (`readable` in its state).",
+            "",
+            *_table(("Reason", "Status before the first byte", "More comes at the cursor", "What happened"), _reason_rows()),
             "",
         ]
     )

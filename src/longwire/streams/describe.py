@@ -25,7 +25,7 @@ def describe(stream: Stream) -> dict[str, object]:
         "bytes": stream.log.bytes_held,
         "last_seq": stream.log.last_seq,
         "readers": len(stream.subscribers),
-        "resumable": stream.refusal is None and stream.kind is Kind.EVENTS,
+        "readable": stream.refusal is None and stream.kind is Kind.EVENTS,
         "created_at": round(stream.created_wall, 3),
         "first_byte_ms": _since(stream, facts.first_byte_at),
         "first_token_ms": _since(stream, facts.first_token_at),

@@ -129,7 +129,7 @@ class HeadersTooLarge(RemoteError):
 
 
 class NotFound(RemoteError):
-    """Unknown path, or a stream that is unknown, evicted or another tenant's: the three look alike."""
+    """Unknown path, or a stream that is unknown or another tenant's: the two look alike (410 is for the owner)."""
 
     code = "not_found"
     status = 404
@@ -231,7 +231,7 @@ class NoEngine(UpstreamError):
 
 
 class SettingsError(LongwireError):
-    """A setting is unknown or out of bounds; ``where`` names file and line."""
+    """A setting is unknown or out of bounds; ``where`` names file and line. No HTTP answer: the process exits with 2."""
 
     code = "bad_setting"
     status = 500
