@@ -307,12 +307,14 @@ class House:
         """Stop accepting, let streams finish for ``drain_s``, tell the rest, and take everything down."""
         self.gateway.is_draining = True
         self.listener.stop_accepting()
+        deadline = self.clock.now() + self.settings.drain_s
         if self.registry.live_count:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), self.settings.drain_s)
         for stream in self.registry.list(None):
             stream.stop(CloseReason.SHUTDOWN, "")
-        await asyncio.sleep(0)
+        # Readers may be behind what has ended; when this process is gone nobody can resume.
+        await self.listener.wait_quiet(max(FAREWELL_S, deadline - self.clock.now()))
         if self.admin is not None:
             await self.admin.close()
         await asyncio.sleep(FAREWELL_S)

@@ -21,7 +21,6 @@ from .base import Verdict
 _FINISH_KEY = b'"finish_reason":'
 _NULLS = (b"null", b" null")
 _KEY_BYTES = len(_FINISH_KEY)
-_SPACE = 0x20
 _MARKS = (b'"finish_reason":null', b'"finish_reason": null')
 _DONE = b"[DONE]"
 _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
@@ -61,13 +60,16 @@ class ChatWatch:
         self._done = False
 
     def is_plain(self, frame: bytes) -> bool:
+        if not self._saw_token:
+            return False
+        if self.choices == 1:
+            # The very test that the short way makes, so that no event ends differently by who happens to read it (law 2).
+            mark = next((mark for mark in _MARKS if mark in frame), None)
+            self._mark = mark or self._mark
+            return mark is not None
         at = frame.find(_FINISH_KEY)
-        if at < 0 or not self._saw_token or not frame.startswith(_NULLS, at + _KEY_BYTES):
-            return False
-        if self.choices > 1 and frame.find(_FINISH_KEY, at + _KEY_BYTES) >= 0:
-            return False
-        self._mark = _MARKS[frame[at + _KEY_BYTES] == _SPACE]
-        return True
+        is_null = at >= 0 and frame.startswith(_NULLS, at + _KEY_BYTES)
+        return is_null and frame.find(_FINISH_KEY, at + _KEY_BYTES) < 0
 
     def saw_token(self) -> bool:
         return self._saw_token

@@ -187,7 +187,9 @@ def errors_page() -> str:
             "*More comes at the cursor* is the error event's `resumable`: only this reader was cut, and the stream goes on.",
             "What came before a bad end stays readable until the stream is evicted (`readable` in its state).",
             "",
-            *_table(("Reason", "Status before the first byte", "More comes at the cursor", "What happened"), _reason_rows()),
+            *_table(
+                ("Reason", "Status before the first byte", "More comes at the cursor", "What happened"), _reason_rows()
+            ),
             "",
         ]
     )

@@ -106,6 +106,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         return f"<ClientConnection phase {self.phase}, {self.read_bytes} read, {self.written_bytes} written, {self.writer!r}>"
 
     @property
+    def is_answering(self) -> bool:
+        """A response is under way, or the end of one has not reached the kernel yet."""
+        return self.writer is not None or bool(self._flushing)
+
+    @property
     def input_chain(self) -> Chain | None:
         """Where what the client sent lies until it is answered."""
         return self._input
@@ -222,8 +227,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _take_head(self, head: RequestHead) -> None:
-        """Decide on the head alone whatever can be: identity, route and size come before the body (Open WebUI
-        CVE-2024-12537)."""
+        """Decide whatever the head allows: identity, route and size come before the body (Open WebUI CVE-2024-12537)."""
         self.head = head
         self.keep_alive = head.keep_alive and not self.surplus
         self.speaks_1_1 = head.minor == 1
@@ -392,6 +396,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 return
             subscriber.flushed()
             del self._flushing[0]
+        self.listener.note_quiet()
 
     # Time.
 

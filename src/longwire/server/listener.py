@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 
 from ..observe.instruments import Instruments
 from ..streams.arena import Arena
@@ -46,6 +47,7 @@ class Listener:
         self.trusted = TrustedNetworks.parse(settings.trusted_proxies)
         self.connections: set[ClientConnection] = set()
         self._server: asyncio.Server | None = None
+        self._quiet: asyncio.Event | None = None
         tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
         self.deaf: set[ClientConnection] = set()
         """Connections whose reading is paused: the loop does not tell when their clients leave."""
@@ -86,8 +88,21 @@ class Listener:
         """A connection is gone."""
         self.connections.discard(connection)
         self.deaf.discard(connection)
+        self.note_quiet()
         if row is not None:
             self.table.give(row)
+
+    async def wait_quiet(self, seconds: float) -> None:
+        """Wait until no response is under way any more, but no longer than that."""
+        self._quiet = asyncio.Event()
+        self.note_quiet()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
+
+    def note_quiet(self) -> None:
+        """A response is over: was it the last?"""
+        if self._quiet is not None and not any(connection.is_answering for connection in self.connections):
+            self._quiet.set()
 
     def stop_accepting(self) -> None:
         """No new connections; those there are go on."""
