@@ -33,7 +33,7 @@ help: ## Show this list
 demo: $(VENV)/project.stamp $(VENV)/engine.stamp ## Stream from a real model, cut the connection, resume, prove that nothing was lost
 	@$(BIN)/longwire demo $(ARGS)
 
-serve: $(VENV)/project.stamp $(VENV)/engine.stamp ## Start the gateway on the embedded model at 127.0.0.1:8080
+serve: $(VENV)/project.stamp $(VENV)/engine.stamp ## Start the gateway on the embedded model at 127.0.0.1:8080 (taken? ARGS='--port 9000 --admin-port 9001')
 	@exec $(BIN)/longwire serve --engine local $(ARGS)
 
 test: lint $(VENV)/engine.stamp $(VENV)/corpus.stamp $(VENV)/node.stamp ## Run the linters and all tests (PYTEST_ARGS='tests/wire -x')

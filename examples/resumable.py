@@ -1,7 +1,7 @@
 """The same, but the stream survives its own connection: pull the cable while it prints.
 
 $ pip install '.[client]'    # in a checkout; once there are releases: pip install 'longwire[client]'
-$ longwire serve &
+$ longwire serve &             # in a checkout: make serve &
 $ python examples/resumable.py "Tell me a long story."
 """
 
