@@ -110,7 +110,7 @@ class StreamClient:
     def first_model(self) -> str:
         models = self._json("/v1/models")["data"]
         if not models:
-            raise WireError("The gateway lists no model.")
+            raise WireError("The gateway lists no model: is an engine up? Its /readyz says why not.")
         return str(models[0]["id"])
 
     def ask(self, body: dict[str, Any]) -> Reading:
