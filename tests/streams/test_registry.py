@@ -440,7 +440,7 @@ def test_an_answer_that_is_no_stream_is_waited_for_in_silence() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "tick_s"),
-    [({}, 2.0), ({"heartbeat_s": 0.4}, 0.1), ({"commit_after_ms": 200}, 0.05), ({"commit_after_ms": 1}, 0.01)],
+    [({}, 3.75), ({"heartbeat_s": 0.4}, 0.1), ({"commit_after_ms": 200}, 0.05), ({"commit_after_ms": 1}, 0.01)],
 )
 def test_ticks_are_a_fraction_of_the_shortest_time(settings: dict[str, Any], tick_s: float) -> None:
     with World(**settings) as world:

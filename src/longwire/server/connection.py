@@ -36,7 +36,7 @@ from ..words.errors import (
     RequestTimeout,
 )
 from ..words.reasons import CloseReason
-from .record import ConnectionRecord, Phase, peer_has_left
+from .record import ConnectionRecord, Phase, address_of, peer_has_left
 from .respond import error_parts, whole_response
 from .writer import Writer
 
@@ -119,7 +119,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
-        self.peer = self._peer_address()
+        self.peer = address_of(self.transport)
         settings = self.listener.settings
         # Who is taken over has sent its PROXY header to another process.
         self._expects_proxy = settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted
@@ -127,10 +127,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
         self._wait(Phase.IDLE, settings.head_timeout_s)
         self.store_row()
-
-    def _peer_address(self) -> str:
-        peer = self.transport.get_extra_info("peername")
-        return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         chain = self._input
@@ -361,8 +357,6 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.keep_alive = False
         chain.give()
 
-    # Flow control.
-
     def pause_writing(self) -> None:
         """The client does not take what it asked for: nothing more is written, and no further request is looked at."""
         self._is_writing_paused = True
@@ -386,6 +380,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.written_bytes += writer.sent_bytes
             self.listener.instruments.body_bytes_total += writer.sent_bytes
             self._flushing.append((self.written_bytes, writer.subscriber))
+            self.listener.watched.add(self)
             self.loop.call_soon(self.check_flushed)
 
     def check_flushed(self) -> None:
@@ -403,9 +398,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _wait(self, phase: int, seconds: float) -> None:
         self.phase = phase
         self.deadline = self.listener.clock.now() + seconds
+        self.listener.watched.add(self)
 
     def tick(self, now: float) -> None:
-        """Called by the sweep. Deadlines are by wall clock, so a byte now and then does not extend them."""
+        """Called by the sweep while there is something to wait for. Deadlines are by wall clock: no byte extends them."""
+        if not (self.deadline or self.stuck_since or self._flushing):
+            self.listener.watched.discard(self)
         if self._flushing:
             self.check_flushed()
         if self.stuck_since:
@@ -424,6 +422,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _watch_progress(self) -> None:
         """From now on the client must take something within ``slow_reader_s``."""
+        self.listener.watched.add(self)
         self.stuck_since = self.listener.clock.now()
         self._stuck_bytes = self.transport.get_write_buffer_size()
 

@@ -49,13 +49,15 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._quiet: asyncio.Event | None = None
         tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
+        self.watched: set[ClientConnection] = set()
+        """Connections that wait for something that may not come; the thousands that only stream are not looked at."""
         self.deaf: set[ClientConnection] = set()
         """Connections whose reading is paused: the loop does not tell when their clients leave."""
         self._listening: Sweep[ClientConnection] = Sweep(
             clock, DEAF_S, lambda: self.deaf, lambda connection, now: connection.listen(now)
         )
         self._sweep: Sweep[ClientConnection] = Sweep(
-            clock, tick_s, lambda: self.connections, lambda connection, now: connection.tick(now)
+            clock, tick_s, lambda: self.watched, lambda connection, now: connection.tick(now)
         )
 
     def __repr__(self) -> str:
@@ -88,6 +90,7 @@ class Listener:
         """A connection is gone."""
         self.connections.discard(connection)
         self.deaf.discard(connection)
+        self.watched.discard(connection)
         self.note_quiet()
         if row is not None:
             self.table.give(row)

@@ -111,3 +111,9 @@ def peer_has_left(transport: asyncio.Transport) -> bool:
     """While reading is paused the loop hears of neither FIN nor RST; the kernel's state of the connection tells of both."""
     sock = transport.get_extra_info("socket")
     return sock is not None and sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED
+
+
+def address_of(transport: asyncio.Transport) -> str:
+    """The peer's address; empty where it has none."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""

@@ -33,6 +33,8 @@ from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
 
+GRACE_LOOK_S = 0.5
+"""How often streams are looked at that nobody reads and that wait for a reader to come back."""
 MAX_EVICTIONS_PER_STEP = 256
 """At a few microseconds each, about a millisecond."""
 MAX_MODEL_CHARS_IN_ROW = 128
@@ -84,6 +86,8 @@ class Registry:
         self._events_ended = 0
         self._bytes_ended = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
+        self._graced: set[Stream] = set()
+        self._grace_sweep: Sweep[Stream] = Sweep(clock, GRACE_LOOK_S, lambda: self._graced, self._look_at_graced)
         self._secret = secrets.token_bytes(32)
         self.live_count = 0
         """Streams that have not ended."""
@@ -262,6 +266,14 @@ class Registry:
         """Called by a stream when its last reader has left and it has not ended."""
         if stream.on_disconnect is OnDisconnect.CANCEL:
             stream.stop(CloseReason.CLIENT_LEFT, "")
+        elif stream.on_disconnect is OnDisconnect.GRACE:
+            self._graced.add(stream)
+
+    def _look_at_graced(self, stream: Stream, now: float) -> None:
+        if stream.state is State.ENDED or stream.is_unread_since is None:
+            self._graced.discard(stream)
+        elif now - stream.is_unread_since >= stream.grace_s:
+            stream.stop(CloseReason.CLIENT_LEFT, "")
 
     def _make_room(self) -> None:
         """What has ended gives way to what is live or wants to be. A log that somebody still reads is kept: forgetting it would
@@ -300,10 +312,13 @@ class Registry:
         self._begin_round(now)
         for stream in list(self._streams.values()):
             self._look_at(stream, now)
+        for stream in list(self._graced):
+            self._look_at_graced(stream, now)
 
     def start(self) -> None:
         """From now on look after everything that depends on time."""
         self._sweep.start()
+        self._grace_sweep.start()
 
     def _begin_round(self, now: float) -> None:
         self._evict_expired(now)
@@ -314,15 +329,13 @@ class Registry:
         if stream.state is State.ENDED:
             return
         stream.look(now)
-        if stream.is_unread_since is not None and self._is_abandoned(stream, now):
-            stream.stop(CloseReason.CLIENT_LEFT, "")
-        elif stream.subscribers and self._is_silent(stream, now):
+        if stream.subscribers and self._is_silent(stream, now):
             stream.heartbeat(self.heartbeat_block)
 
     @property
     def tick_s(self) -> float:
         """How often each stream is looked at: a fraction of the shortest of the times that depend on it."""
-        times = [self._settings.heartbeat_s, 8.0]
+        times = [self._settings.heartbeat_s, 16.0]
         if self._settings.commit_after_ms:
             times.append(self._settings.commit_after_ms / 1000)
         return max(0.01, min(times) / 4)
@@ -341,6 +354,8 @@ class Registry:
         """Streams wait for blocks: what has ended gives way. Where they only wait for each other, the largest is ended."""
         self._make_room()
         self.arena.wake(PAUSE_BLOCKS)
+        if self.arena.has_room:
+            return
         waiting = [(s.waiting_since, s) for s in self._streams.values() if s.waiting_since is not None]
         if not waiting:
             return
@@ -349,11 +364,6 @@ class Registry:
             self._sacrificed_at = now
             largest = max((s for _, s in waiting), key=lambda s: s.log.block_count)
             largest.stop(CloseReason.ARENA_FULL, "")
-
-    def _is_abandoned(self, stream: Stream, now: float) -> bool:
-        if stream.on_disconnect is not OnDisconnect.GRACE or stream.is_unread_since is None:
-            return False
-        return now - stream.is_unread_since >= stream.grace_s
 
     def _evict_expired(self, now: float) -> None:
         horizon = now - self._settings.retention_s
@@ -387,6 +397,7 @@ class Registry:
     def close(self) -> None:
         """Look at nothing more, and end and forget every stream; for the end of the process and for tests that count blocks."""
         self._sweep.stop()
+        self._grace_sweep.stop()
         for stream in list(self._streams.values()):
             if stream.state is not State.ENDED:
                 stream.stop(CloseReason.SHUTDOWN, "")
