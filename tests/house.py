@@ -551,7 +551,7 @@ class TestHouse:
             inside.directory,
             inside.tenants,
             lambda: 0,
-            lifecycle.package_version(),
+            "test",
         )
         page, _ = Metrics(inside.instruments, gauges.snapshot).render()
         for line in page.decode().splitlines():

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.house import CHUNKED, WHOLE, ScriptedEngine, chat, in_chunks, open_house, serving, until
@@ -23,7 +24,7 @@ from longwire.words.settings import EngineSettings, Settings
 class Pool:
     """An upstream on a clock of its own, before an engine that says nothing."""
 
-    def __init__(self, engine: ScriptedEngine, **settings: object) -> None:
+    def __init__(self, engine: ScriptedEngine, **settings: Any) -> None:
         self.clock = VirtualClock()
         self.engine = engine
         self.upstream = Upstream(EngineSettings(name="e", url=engine.url), Settings(**settings), self.clock)
@@ -38,7 +39,7 @@ class Pool:
 
 
 @asynccontextmanager
-async def pool_of(**settings: object) -> AsyncIterator[Pool]:
+async def pool_of(**settings: Any) -> AsyncIterator[Pool]:
     engine = ScriptedEngine()
     await engine.start()
     pool = Pool(engine, **settings)
@@ -100,7 +101,7 @@ async def test_what_has_grown_old_is_closed_by_the_purge() -> None:
     ("settings", "kept"),
     [({"max_upstream_idle": 1}, 1), ({"max_upstream_idle": 0}, 0), ({"upstream_keep_alive_s": 0}, 0)],
 )
-async def test_only_so_many_are_kept(settings: dict[str, object], kept: int) -> None:
+async def test_only_so_many_are_kept(settings: dict[str, Any], kept: int) -> None:
     async with pool_of(**settings) as pool:
         for connection in await pool.connect(3):
             connection.release(reusable=True)

@@ -125,12 +125,12 @@ async def test_more_than_a_last_chunk_behind_the_end_marker_is_not_read_for_ever
     async with open_house() as house:
         straggler = in_chunks(delta("y" * 900), last=False)
         few, many = MAX_DRAIN_BYTES // len(straggler) - 2, MAX_DRAIN_BYTES // len(straggler) + 2
+        upstream = house.gateway.directory.upstreams[1]
         for count, is_kept in ((few, True), (many, False)):
             steps: list[Step] = [CHUNKED + in_chunks(*WHOLE, last=False), *[straggler] * count, LAST_CHUNK]
             house.engine.will_say(*steps)
             assert (await house.ask(chat(model="script"))).text == "ab"
-            upstream = house.gateway.directory.upstreams[1]
-            await until(lambda up=upstream: up.statistics()["busy"] == 0, "the connection is let go")
+            await until(lambda: upstream.statistics()["busy"] == 0, "the connection is let go")
             assert upstream.statistics()["idle"] == is_kept
 
 

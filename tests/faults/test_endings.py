@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests.house import (
@@ -57,14 +58,14 @@ class Case:
     status: int = 200
     text: str = ""
     words: str = ""
-    settings: dict[str, object] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
 
 
-def case(name: str, *script: Step, reason: Reason, **more: object) -> Case:
-    return Case(name, script, reason, **more)  # type: ignore[arg-type]
+def case(name: str, *script: Step, reason: Reason, **more: Any) -> Case:
+    return Case(name, script, reason, **more)
 
 
 AB = in_chunks(delta("a"), delta("b"), last=False)
@@ -530,7 +531,7 @@ NO_WHOLE_ANSWER = [
 ]
 
 
-def ids(cases: list[Case]) -> dict[str, object]:
+def ids(cases: list[Case]) -> dict[str, Any]:
     return {"argvalues": cases, "ids": [c.name.replace(" ", "_") for c in cases]}
 
 

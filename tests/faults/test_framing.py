@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from tests.engines.recorded import STYLES, play_back, recorded
@@ -28,7 +29,7 @@ USAGE_EVENT = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_token
 EMOJI = "🚀"
 
 
-async def ask_script(*steps: bytes, **fields: object) -> Answer:
+async def ask_script(*steps: bytes, **fields: Any) -> Answer:
     async with open_house() as house:
         house.engine.will_say(*steps, FIN)
         answer = await house.ask(chat(model="script", **fields))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from tests.house import (
@@ -15,6 +16,7 @@ from tests.house import (
     RST,
     WHOLE,
     Client,
+    TestHouse,
     chat,
     delta,
     encode_request,
@@ -24,9 +26,9 @@ from tests.house import (
     until,
 )
 
-from longwire.server.connection import LINGER_S, MAX_PIPELINED_BYTES, Phase
+from longwire.server.connection import LINGER_S, MAX_PIPELINED_BYTES, ClientConnection
 from longwire.server.listener import TICK_S
-from longwire.server.record import peer_has_left
+from longwire.server.record import Phase, peer_has_left
 
 GET = encode_request("GET", "/healthz")
 OK = b'{"status":"ok"}'
@@ -316,7 +318,7 @@ async def test_bad_json_is_refused_with_its_place(body: bytes, where: str) -> No
         ({"stream_options": []}, "stream_options"),
     ],
 )
-async def test_a_field_of_the_wrong_kind_is_named(fields: dict[str, object], param: str) -> None:
+async def test_a_field_of_the_wrong_kind_is_named(fields: dict[str, Any], param: str) -> None:
     async with open_house() as house:
         answer = await house.ask(chat(**fields)) if "stream" not in fields else await house.ask({**chat(), **fields})
         assert answer.status == 400 and answer.error["param"] == param
@@ -360,12 +362,12 @@ async def test_a_slow_head_is_a_408(drip: bool) -> None:
     async with open_house(head_timeout_s=10) as house:
         client = await house.connect()
         client.send(b"GET /healthz HTTP/1.1\r\n")
-        (connection,) = await _connections(house, read=23)
-        for number in range(12):
+        await _connections(house, read=23)
+        for second in range(12):
             house.pass_time(1)
-            if drip and number < 9:
+            if drip and second < 9:
                 client.send(b"x")
-                await until(lambda n=number: connection.read_bytes >= 24 + n, "the byte is read")
+                await _connections(house, read=24 + second)
         answer = await client.answer()
         assert answer.status == 408 and answer.error["code"] == "request_timeout"
         assert await client.wait_closed_by_peer() == b""
@@ -404,9 +406,9 @@ async def test_a_request_under_way_has_no_deadline() -> None:
         assert (await client.rest()).text == "ab"
 
 
-async def _connections(house: object, read: int) -> list[object]:
+async def _connections(house: TestHouse, read: int) -> list[ClientConnection]:
     """The gateway's connections, as soon as there is one that has read so many bytes."""
-    listener = house.gateway.listener  # type: ignore[attr-defined]
+    listener = house.gateway.listener
     await until(lambda: any(c.read_bytes >= read for c in listener.connections), f"{read} bytes are read")
     return list(listener.connections)
 
@@ -436,7 +438,7 @@ async def test_a_reader_without_progress_is_cut_and_can_resume() -> None:
         assert [b"data: " + data + b"\n\n" for data in rest.data] == [*blocks[len(got) :], *WHOLE[2:]]
 
 
-async def _pieces(client: Client):  # type: ignore[no-untyped-def]
+async def _pieces(client: Client) -> AsyncIterator[bytes]:
     while (piece := await client.piece()) is not None:
         yield piece
 

@@ -7,6 +7,7 @@ import json
 import re
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import pytest
 from tests.house import (
@@ -486,7 +487,7 @@ async def test_request_ids_are_echoed_on_every_answer() -> None:
 
 async def test_unknown_fields_reach_the_engine() -> None:
     async with open_house() as house:
-        fields = {"future_option": {"deep": [1, 2.5, None, "é", True]}, "temperature": 0.1}
+        fields: dict[str, Any] = {"future_option": {"deep": [1, 2.5, None, "é", True]}, "temperature": 0.1}
         await house.ask(chat(False, **fields))
         sent = json.loads(house.sim.requests[-1].body)
         assert sent == chat(False, **fields)
