@@ -14,14 +14,17 @@ from tests.house import (
     FIN,
     WHOLE,
     Answer,
+    Step,
     chat,
     delta,
     encode_request,
     head_of,
     in_chunks,
     open_house,
+    until,
 )
 
+from longwire.wire.chunked import LAST_CHUNK, encode_chunk
 from longwire.words.reasons import CloseReason as Reason
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
@@ -270,6 +273,54 @@ async def test_22_litellm_26102_each_event_is_there_before_the_next_is_made() ->
         assert answer.header("x-accel-buffering") == "no"
         assert answer.header("cache-control") == "no-cache, no-transform"
         assert answer.head.get(b"content-encoding") is None
+
+
+WAYS = ("frame_by_frame", "all_at_once", "in_halves")
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+async def test_however_frames_come_the_same_goes_out_and_the_same_is_known_of_it(way: str, readers: int) -> None:
+    """A frame that comes by itself goes straight on to a reader who waits for it; any other is read first. Nobody can tell."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 30, "total_tokens": 31}
+    blocks = [
+        delta(""),
+        *(delta(f"{number} {EMOJI}") for number in range(30)),
+        b": ping\n\n",
+        delta("tail", usage=usage),
+    ]
+    frames = [encode_chunk(block) for block in [*blocks, *WHOLE[2:]]]
+    async with open_house() as house:
+        gates = [asyncio.Event() for _ in frames]
+        if way == "all_at_once":
+            house.engine.will_say(CHUNKED, gates[0], b"".join(frames) + LAST_CHUNK)
+        else:
+            steps: list[Step] = [CHUNKED]
+            for gate, frame in zip(gates, frames, strict=True):
+                cut = 11 if way == "in_halves" else len(frame)
+                steps += [gate, frame[:cut], *([frame[cut:]] if frame[cut:] else [])]
+            house.engine.will_say(*steps, LAST_CHUNK)
+        clients = [await house.connect() for _ in range(readers)]
+        clients[0].post(chat(model="script"))
+        await house.engine.wait_for(lambda: len(house.engine.requests) == 1)
+        stream_id = house.streams[0].public_id
+        for other in clients[1:]:
+            other.get(f"/v1/streams/{stream_id}", {"accept": "text/event-stream"})
+        await until(lambda: len(house.streams[0].subscribers) == readers, "all of them wait")
+        gates[0].set()
+        for client in clients:
+            await client.head()
+        for gate in gates[1:]:
+            for client in clients:
+                await client.piece()
+            gate.set()
+        answers = [await client.rest() for client in clients]
+        assert answers[0].pieces == [*blocks, *WHOLE[2:]]
+        assert all(answer.data == answers[0].data for answer in answers)
+        assert (await house.replay(stream_id)).data == answers[0].data
+        assert (await house.replay(stream_id, "1-17")).data == answers[0].data[18:]
+        state = await house.check_ending(stream_id, Reason.COMPLETED, completion_tokens=30, events=34)
+        assert state["usage"] == usage
 
 
 async def test_one_byte_per_write_from_the_engine_and_to_it_changes_nothing() -> None:
