@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import os
 import resource
 import shlex
+import signal
 import socket
 import stat
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from longwire.groundwork import (
     MAX_ARENA_BYTES,
     SECRET_BYTES,
     CannotListen,
+    ReadingProcess,
     arena_bytes,
     bind,
     farewell,
@@ -175,3 +179,16 @@ def test_a_farewell_says_how_long_it_may_take(live_count: int, drain_s: float, w
 
 def test_the_version_is_a_string() -> None:
     assert package_version()
+
+
+def test_a_reading_process_that_has_died_is_replaced() -> None:
+    reader = ReadingProcess()
+    try:
+        first = reader.submit(os.getpid).result()
+        reading = reader.submit(signal.pause)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(BrokenExecutor):
+            reading.result()
+        assert reader.submit(os.getpid).result() != first
+    finally:
+        reader.shutdown(cancel_futures=True)

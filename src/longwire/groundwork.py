@@ -11,11 +11,16 @@ import gc
 import os
 import resource
 import secrets
+import signal
 import socket
 import ssl
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from .observe.machine import memory_limit_bytes
 from .words.errors import SettingsError
@@ -28,6 +33,36 @@ MAX_ARENA_BYTES = 64 << 30
 
 class CannotListen(OSError):
     """An address or a port cannot be had; the words name the place and the flags that choose another one."""
+
+
+class ReadingProcess(Executor):
+    """One other process, for what would hold up the loop; a new one takes its place when it has died.
+
+    It is spawned, not forked: a fork would carry every socket of this process along. And it is deaf to Ctrl-C, which a terminal
+    sends to the whole group: what that means is decided in the process that serves.
+    """
+
+    def __init__(self) -> None:
+        self._pool = self._make_pool()
+
+    @staticmethod
+    def _make_pool() -> ProcessPoolExecutor:
+        ignore_interrupt = (signal.SIGINT, signal.SIG_IGN)
+        return ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ignore_interrupt
+        )
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As of any executor. A process that has died is replaced here; what it was doing has failed with BrokenExecutor."""
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenExecutor:
+            self._pool = self._make_pool()
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the process, if there is one."""
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def bind(host: str, port: int, flag: str = "port") -> socket.socket:

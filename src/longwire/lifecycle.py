@@ -13,9 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from multiprocessing import get_context
 
 import uvloop
 from starlette.types import ASGIApp
@@ -34,6 +32,7 @@ from .engines.simchild import SimChild
 from .gateway import Gateway
 from .groundwork import (
     CannotListen,
+    ReadingProcess,
     arena_bytes,
     bind,
     farewell,
@@ -146,12 +145,7 @@ class House:
             CallShell(settings, self.clock, self.instruments),
             user_agent=b"longwire/" + package_version().encode(),
         )
-        # Spawned, not forked: a fork would carry every socket of this process along. A terminal's Ctrl-C goes to the whole
-        # group; what it means is decided here alone.
-        ignore_interrupt = (signal.SIGINT, signal.SIG_IGN)
-        self._executor = ProcessPoolExecutor(
-            1, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ignore_interrupt
-        )
+        self._executor = ReadingProcess()
         handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.arena, self.connection_table, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
