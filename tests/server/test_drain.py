@@ -117,7 +117,7 @@ async def test_nothing_is_left_of_it() -> None:
         before = asyncio.all_tasks()
         inside = house.gateway
         assert (await house.ask(chat(pad="x" * 400_000))).is_marked_done, "the other process has been started"
-        reading = set(inside._executor._processes.values())
+        reading = set(inside._executor._pool._processes.values())
         assert reading
         await begun(house, None)
         inside._start_task(asyncio.sleep(3600))
