@@ -216,8 +216,8 @@ WHOLE_STARTS: Final = tuple(_whole_start(length) for length in range(LONGEST_WHO
 def is_whole_frame(data: bytes) -> bool:
     """Whether ``data`` is exactly one HTTP chunk that holds exactly one single-line ``data:`` event in LF form.
 
-    The same rule as :func:`one_frame`, for the case that matters: one event a read. Five searches in C are all that is done
-    per event in place of parsing.
+    The same rule as :func:`one_frame`, for the case that matters: one event a read. The hot path (engines/transport.py) writes
+    these searches out to save the call; this is the rule that its copy is held against.
     """
     length = len(data)
     if length >= LONGEST_WHOLE:
