@@ -7,7 +7,6 @@ import json
 import random
 import socket
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -25,10 +24,9 @@ from longwire.server.handlers import Handlers
 from longwire.server.listener import Listener
 from longwire.sim import SimServer
 from longwire.sim.answer import answer_text
-from longwire.streams.arena import Arena
+from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
 from longwire.streams.stream import State, Stream
-from longwire.streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
 from longwire.wire.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from longwire.words.clock import LoopClock
 from longwire.words.settings import EngineSettings, Settings, SimSettings
@@ -36,31 +34,21 @@ from longwire.words.settings import EngineSettings, Settings, SimSettings
 STREAMS = 6
 
 
-@dataclass
-class Shared:
-    """What outlives a process: the memory."""
-
-    arena: Arena
-    streams: Table
-    connections: Table
-    settings: Settings
-
-
 class Rooms:
     """What a process has of its own."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, memory: Memory, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
-        settings, clock, instruments = shared.settings, LoopClock(loop), Instruments()
-        self.shared = shared
-        self.registry = Registry(shared.arena, shared.streams, settings, clock, instruments, lambda stream: None)
+        clock, instruments = LoopClock(loop), Instruments()
+        self.memory, self.settings = memory, settings
+        self.registry = Registry(memory, settings, clock, instruments, lambda stream: None)
         self.directory = Directory(Upstream(engine, settings, clock) for engine in settings.engines)
         for upstream in self.directory.upstreams:
             upstream.is_up = True
         self.calls = CallShell(settings, clock, instruments)
         gateway = Gateway(settings, self.directory, Limiter(1000), self.registry, self.calls)
         handlers = Handlers(gateway, Tenants([]), cast(Executor, None), lambda: (True, ""))
-        self.listener = Listener(shared.arena, shared.connections, settings, clock, instruments, handlers)
+        self.listener = Listener(memory, settings, clock, instruments, handlers)
 
     def die(self) -> dict[int, socket.socket]:
         """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone."""
@@ -138,15 +126,14 @@ class Trial:
         self.sim = SimServer(SimSettings(port=0))
         host, port = await self.sim.start()
         settings = Settings(engines=[EngineSettings(name="sim", url=f"http://{host}:{port}")], heartbeat_s=0.05)
-        tables = Table("s", 64, STREAM_ROW_BYTES), Table("c", 64, CONNECTION_ROW_BYTES)
-        self.rooms = Rooms(Shared(Arena(64 << 20), *tables, settings))
+        self.rooms = Rooms(Memory.make(64 << 20, 64, 64), settings)
         self.port = await serve(self.rooms)
         return self
 
     async def kill(self) -> None:
         """One process dies; another takes everything over."""
         sockets = self.rooms.die()
-        heir = Rooms(self.rooms.shared)
+        heir = Rooms(self.rooms.memory, self.rooms.settings)
         await heir.adopt(self.rooms, sockets)
         self.rooms = heir
 

@@ -17,7 +17,7 @@ from longwire.words.settings import TenantSettings
 
 TENANT = TenantSettings(name="ada", key_hashes=[hashed("sk-ada")])
 AS_ADA = {"authorization": "Bearer sk-ada"}
-NOBODY = "lw_" + "0" * 32
+NOBODY = "lw_" + "0" * 34
 
 
 def operator(house: TestHouse) -> Operation:

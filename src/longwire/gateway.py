@@ -49,6 +49,8 @@ class Visit(NamedTuple):
     on_disconnect: OnDisconnect
     grace_s: float
     words: EndingWords
+    asker: tuple[int, int] = (0, 0)
+    """The connection that asks and the bytes written on it so far: which of its requests this is, for an adopter."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,7 @@ class Gateway:
             choices=ask.choices,
             hides_usage=ask.hides_usage,
             wants_stream=ask.wants_stream,
+            asker=visit.asker,
         )
 
     def _order(self, upstream: Upstream, ask: Ask, visit: Visit) -> Order:

@@ -49,11 +49,10 @@ from .observe.metrics import Metrics
 from .observe.streamlog import StreamLog, configure_logging
 from .operation import Gauges, Operation, count_end, write_end
 from .server.handlers import Handlers
-from .server.listener import Listener
-from .streams.arena import Arena
+from .server.listener import SURPLUS_CONNECTIONS, Listener
+from .streams.memory import Memory
 from .streams.registry import Registry
 from .streams.stream import Stream
-from .streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
 from .words.clock import Clock, LoopClock
 from .words.errors import SettingsError
 from .words.reasons import CloseReason
@@ -121,19 +120,12 @@ class House:
         self.instruments = Instruments()
         secret = load_secret(settings.state_dir)
         self.streamlog = StreamLog(secret)
-        self.arena = Arena(settings.arena_bytes or arena_bytes())
-        self.stream_table = Table("streams", settings.max_streams, STREAM_ROW_BYTES)
-        self.connection_table = Table("connections", settings.max_connections + 256, CONNECTION_ROW_BYTES)
+        connections = settings.max_connections + SURPLUS_CONNECTIONS
+        self.memory = Memory.make(settings.arena_bytes or arena_bytes(), settings.max_streams, connections)
+        self.arena, self.stream_table, self.connection_table, _ = self.memory
         self.tenants = Tenants(settings.tenants)
         self.keys = KeysFile(settings.keys_file, self.tenants, self._keys_problem) if settings.keys_file else None
-        self.registry = Registry(
-            self.arena,
-            self.stream_table,
-            settings,
-            self.clock,
-            self.instruments,
-            self._stream_ended,
-        )
+        self.registry = Registry(self.memory, settings, self.clock, self.instruments, self._stream_ended)
         if secret is not None:
             self.registry.use_secret(secret)
         self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
@@ -147,7 +139,7 @@ class House:
         )
         self._executor = ReadingProcess()
         handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
-        self.listener = Listener(self.arena, self.connection_table, settings, self.clock, self.instruments, handlers)
+        self.listener = Listener(self.memory, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
         self._drained = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -17,7 +17,7 @@ from longwire.words.errors import LocalError, UpstreamError
 from .fakes import FakeGateway, FakeMetrics
 
 EVENTS = {"accept": "text/event-stream"}
-ID = "lw_" + "a" * 32
+ID = "lw_" + "a" * 34
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_readyz_says_ready(gateway: FakeGateway) -> None:
 def test_the_list_holds_every_stream(count: int) -> None:
     gateway = FakeGateway()
     for n in range(count):
-        gateway.add(f"lw_{n:032x}", 0)
+        gateway.add(f"lw_{n:034x}", 0)
     body = ask(gateway, "GET", "/v1/streams").json()
     assert body["object"] == "list"
-    assert [state["id"] for state in body["data"]] == [f"lw_{n:032x}" for n in range(count)]
+    assert [state["id"] for state in body["data"]] == [f"lw_{n:034x}" for n in range(count)]
 
 
 def test_a_list_is_taken_piece_by_piece() -> None:

@@ -14,7 +14,7 @@ from longwire.admin.server import AdminServer
 
 from .fakes import FakeGateway, FakeMetrics
 
-ID = "lw_" + "b" * 32
+ID = "lw_" + "b" * 34
 
 
 def bound_socket(host: str = "127.0.0.1") -> socket.socket:

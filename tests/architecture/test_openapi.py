@@ -17,11 +17,10 @@ from longwire.observe.instruments import Instruments
 from longwire.observe.reference import error_classes
 from longwire.server.handlers import CURSOR_NAMES, Handlers
 from longwire.server.routes import ROUTES
-from longwire.streams.arena import Arena
 from longwire.streams.describe import describe
+from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
 from longwire.streams.stream import EndingWords, Facts, State
-from longwire.streams.tables import STREAM_ROW_BYTES, Table
 from longwire.words.clock import VirtualClock
 from longwire.words.errors import BadHttp, LongwireError, SettingsError
 from longwire.words.ids import parse_cursor
@@ -181,9 +180,8 @@ class Silent:
 
 def test_a_streams_state_has_these_fields() -> None:
     settings = Settings()
-    table = Table("streams", 16, STREAM_ROW_BYTES)
     words: EndingWords = Silent()
-    registry = Registry(Arena(4 * 1024 * 1024), table, settings, VirtualClock(), Instruments(), lambda _: None)
+    registry = Registry(Memory.make(4 * 1024 * 1024, 16, 16), settings, VirtualClock(), Instruments(), lambda _: None)
     stream = registry.open(Facts(tenant="a", tenant_index=0, route="relay"), words)
     opened = describe(stream)
     stream.end(CloseReason.CANCELLED)

@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes) -> None:
         self.send_response(self.server.status)
-        self.send_header("X-Stream-Id", "lw_" + "0" * 32)
+        self.send_header("X-Stream-Id", "lw_" + "0" * 34)
         self.end_headers()
         self.wfile.write(body)
 

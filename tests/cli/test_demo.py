@@ -21,7 +21,7 @@ from longwire.cli.demo.gateway import serve_command
 from longwire.cli.demo.story import Typewriter, make_request, rate, run_demo
 from longwire.cli.demo.wire import DONE, Block, StreamClient, WireError, differences, digest, seq_of
 
-STREAM_ID = "lw_" + "0" * 32
+STREAM_ID = "lw_" + "0" * 34
 WORDS = ["The", " sky", " is", " blue", " because", " of", " Rayleigh", " scattering."]
 
 

@@ -18,8 +18,8 @@ from longwire.cli.terminal import Failure
 
 from .conftest import Run
 
-ID = "lw_" + "4f" * 16
-OTHER = "lw_" + "4e" * 16
+ID = "lw_" + "4f" * 17
+OTHER = "lw_" + "4e" * 17
 Answer = tuple[int, str, bytes]
 
 

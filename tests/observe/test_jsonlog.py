@@ -67,7 +67,7 @@ def test_long_text_is_cut(output: io.StringIO) -> None:
 
 
 def test_ids_tokens_and_unknown_objects_are_kept_out(output: io.StringIO) -> None:
-    id = "lw_" + "0123456789abcdef" * 2
+    id = "lw_" + "0123456789abcdef" * 2 + "00"
     log.info("read %s with Authorization: Bearer %s", id, "s3cret", extra={"fields": {"path": f"/{id}", "o": object()}})
     text = output.getvalue()
     assert id not in text

@@ -16,7 +16,7 @@ from longwire.words.ids import format_stream_id
 from longwire.words.reasons import CloseReason
 
 KEY = b"k" * 32
-RAW_ID = bytes(range(16))
+RAW_ID = bytes(range(17))
 
 END = StreamEnd(
     stream_id=RAW_ID,

@@ -600,7 +600,7 @@ async def test_beyond_the_most_connections_one_is_told_so() -> None:
             told = await other.answer()
             assert told.status == status and told.header("connection") == "close", "it is told, and makes room"
         fourth = await house.connect()
-        fourth.get("/v1/streams/lw_" + "0" * 32, EVENTS)
+        fourth.get("/v1/streams/lw_" + "0" * 34, EVENTS)
         told = await fourth.answer()
         assert told.status == 200 and told.body.startswith(b"retry: "), "an EventSource comes back"
 

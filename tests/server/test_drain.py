@@ -9,7 +9,7 @@ from tests.house import CHAT, CHUNKED, EVENTS, HOLD, WHOLE, Client, TestHouse, c
 
 from longwire import lifecycle
 
-NOBODY = "lw_" + "0" * 32
+NOBODY = "lw_" + "0" * 34
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from tests.house import (
 from longwire.words.reasons import CloseReason as Reason
 from longwire.words.settings import TenantSettings
 
-NOBODY = "lw_" + "0" * 32
+NOBODY = "lw_" + "0" * 34
 
 
 # Reading by cursor.

@@ -8,7 +8,7 @@ from longwire.observe.instruments import ROUTES as LABELS
 from longwire.server.routes import MAX_QUERY_FIELDS, ROUTES, find_route, methods_of
 from longwire.words.errors import MethodNotAllowed, NotFound
 
-STREAM = "lw_" + "0" * 32
+STREAM = "lw_" + "0" * 34
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from longwire.streams.arena import (
     BLOCK_BYTES,
-    F_SEAL_SHRINK,
     PAUSE_BLOCKS,
     RESERVE_BLOCKS,
     WAKE_BLOCKS,
@@ -23,6 +22,7 @@ from longwire.streams.arena import (
     Chain,
     Use,
 )
+from longwire.streams.shared import F_SEAL_SHRINK
 
 from .world import Hoard
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longwire.streams.shared import LayoutMismatch
 from longwire.streams.tables import (
     CONNECTION_ROW_BYTES,
     COUNT_BITS,
@@ -293,22 +295,48 @@ def test_a_reader_that_is_overtaken_again_and_again_does_not_call_the_row_empty(
     table.close()
 
 
+# Another process.
+
+
+def test_another_process_reads_what_one_wrote_and_goes_on_as_its_writer(table: Table) -> None:
+    for payload in (b"one", b"two", b"three"):
+        row = table.take()
+        assert row is not None
+        table.write(row, payload)
+    table.give(1)
+    other = Table.attach("test", os.dup(table.fd), ROW_BYTES)
+    assert [other.read(row) for row in range(other.rows_touched)] == [b"one", None, b"three"]
+    other.claim()
+    assert other.rows_used == 2
+    assert sorted(other.take() or 0 for _ in range(2)) == [1, 3]
+    assert other.take() is None
+    other.close()
+
+
+def test_memory_of_another_layout_is_declined(table: Table) -> None:
+    with pytest.raises(LayoutMismatch, match="rows of 48 bytes"):
+        Table.attach("test", table.fd, ROW_BYTES + 1)
+    os.pwrite(table.fd, b"?", 0)
+    with pytest.raises(LayoutMismatch, match="no table of test"):
+        Table.attach("test", table.fd, ROW_BYTES)
+
+
 # The fields.
 
 WORD32, WORD64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
-BYTE, BLOCK_ID = st.integers(0, 255), st.binary(min_size=16, max_size=16)
+BYTE, HASH, STREAM_ID = st.integers(0, 255), st.binary(min_size=16, max_size=16), st.binary(min_size=17, max_size=17)
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "id": BLOCK_ID,
-    "stream_id": BLOCK_ID,
-    "prompt_hash": BLOCK_ID,
-    "key_hash": BLOCK_ID,
+    "id": STREAM_ID,
+    "stream_id": STREAM_ID,
+    **dict.fromkeys(("prompt_hash", "key_hash", "body_hash"), HASH),
     "facts": st.binary(max_size=MAX_FACTS_BYTES),
     "head": st.binary(max_size=MAX_STORED_HEAD_BYTES),
     "fd": st.integers(-2, 2**31 - 1),
     "stream": st.integers(-1, 2**31 - 1),
     **dict.fromkeys(("state", "kind", "reason", "on_disconnect", "phase", "door", "keep_alive", "eof"), BYTE),
-    **dict.fromkeys(("read_base", "written_base", "log_bytes", "request_bytes", "created_us"), WORD64),
+    **dict.fromkeys(("read_base", "written_base", "log_bytes", "request_bytes", "created_us", "serial"), WORD64),
+    **dict.fromkeys(("asker", "asked_at", "ended_us"), WORD64),
     **dict.fromkeys(("start_position", "answer_bytes"), WORD32),
 }
 STREAM_ROWS = st.builds(StreamRow, **{name: FIELDS.get(name, WORD32) for name in StreamRow._fields})

@@ -19,10 +19,10 @@ from longwire.observe.instruments import Instruments
 from longwire.streams.arena import Arena, Use
 from longwire.streams.doors import Buffers, Door
 from longwire.streams.log import Log
+from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
 from longwire.streams.stream import Facts, Stream
 from longwire.streams.subscriber import Subscriber
-from longwire.streams.tables import STREAM_ROW_BYTES, Table
 from longwire.words.clock import VirtualClock
 from longwire.words.reasons import CloseReason
 from longwire.words.settings import Settings
@@ -375,11 +375,11 @@ class World:
     def __init__(self, arena_bytes: int = 4 << 20, rows: int = 64, **settings: Any) -> None:
         self.clock = VirtualClock()
         self.instruments = Instruments()
-        self.arena = Arena(arena_bytes)
-        self.table = Table("streams", rows, STREAM_ROW_BYTES)
+        self.memory = Memory.make(arena_bytes, rows, rows)
+        self.arena, self.table = self.memory.arena, self.memory.streams
         self.settings = Settings(**settings)
         self.ended: list[Stream] = []
-        self.registry = Registry(self.arena, self.table, self.settings, self.clock, self.instruments, self.ended.append)
+        self.registry = Registry(self.memory, self.settings, self.clock, self.instruments, self.ended.append)
         self.soon: deque[Callable[[], None]] = deque()
         self.clients: list[Client] = []
         self.words = OpenAiWords()

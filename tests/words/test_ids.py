@@ -16,10 +16,11 @@ from longwire.words.ids import (
     make_stream_id,
     parse_cursor,
     parse_stream_id,
+    slot_of,
 )
 
-RAW = bytes(range(16))
-PUBLIC = "lw_000102030405060708090a0b0c0d0e0f"
+RAW = bytes(range(17))
+PUBLIC = "lw_000102030405060708090a0b0c0d0e0f10"
 
 
 # Stream ids.
@@ -38,9 +39,14 @@ def test_every_id_is_read_back(raw: bytes) -> None:
 def test_ids_are_random_in_all_their_128_bits() -> None:
     made = [make_stream_id() for _ in range(200)]
     assert len(set(made)) == 200
-    assert {len(raw) for raw in made} == {16}
+    assert {len(raw) for raw in made} == {17}
     for bit in range(128):
         assert len({raw[bit // 8] >> bit % 8 & 1 for raw in made}) == 2, f"bit {bit} never changes"
+
+
+@pytest.mark.parametrize("slot", [0, 1, 255])
+def test_an_id_says_which_slot_keeps_the_stream(slot: int) -> None:
+    assert slot_of(make_stream_id(slot)) == slot
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ def test_everything_is_visited_once_per_period(count: int) -> None:
 def test_a_step_is_bounded() -> None:
     clock = VirtualClock()
     steps: dict[float, int] = {}
-    sweep = Sweep(
-        clock, 1.0, lambda: range(5000), lambda item, now: steps.__setitem__(now, steps.get(now, 0) + 1)
-    )
+    sweep = Sweep(clock, 1.0, lambda: range(5000), lambda item, now: steps.__setitem__(now, steps.get(now, 0) + 1))
     sweep.start()
     clock.advance(5)
     assert max(steps.values()) <= MAX_STEP_ITEMS

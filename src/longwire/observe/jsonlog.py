@@ -30,7 +30,7 @@ MAX_CAUSES: Final = 4
 """Exceptions that are shown of a chain of causes."""
 
 _RESERVED: Final = frozenset({"ts", "level", "event", "logger", "exception"})
-_STREAM_ID: Final = re.compile(r"lw_[0-9a-f]{32}")
+_STREAM_ID: Final = re.compile(r"lw_[0-9a-f]{34}")
 _BEARER: Final = re.compile(r"(?i)(bearer )[^\s\"\\]+")
 
 

@@ -65,7 +65,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_expects_proxy", "_flushing", "_input", "_is_reading_paused", "_is_writing_paused", "_proxy_bytes",
         "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline", "extra_headers", "handlers", "head",
-        "keep_alive", "listener", "loop", "peer", "pending", "phase", "read_bytes", "record", "speaks_1_1",
+        "keep_alive", "listener", "loop", "peer", "pending", "phase", "read_bytes", "record", "serial", "speaks_1_1",
         "stuck_since", "surplus", "transport", "writer", "written_bytes",
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_reading_paused = False
         self._is_writing_paused = False
         self.extra_headers: Headers = []
-        self.peer = ""
+        self.peer, self.serial = "", 0
         self._expects_proxy = False
         self._proxy_bytes = bytearray()
 
@@ -120,6 +120,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
         self.peer = address_of(self.transport)
+        self.serial = self.listener.next_serial()
         settings = self.listener.settings
         # Who is taken over has sent its PROXY header to another process.
         self._expects_proxy = settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted

@@ -213,6 +213,7 @@ class Handlers:
             idempotency_key=key,
             on_disconnect=pending.on_disconnect,
             grace_s=pending.grace_s,
+            asker=(connection.serial, connection.written_bytes),
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )
         stream = self.gateway.generate(ask, visit)

@@ -12,8 +12,7 @@ import ssl
 from contextlib import suppress
 
 from ..observe.instruments import Instruments
-from ..streams.arena import Arena
-from ..streams.tables import Table
+from ..streams.memory import Memory
 from ..wire.forwarded import TrustedNetworks
 from ..words.clock import Clock
 from ..words.settings import Settings
@@ -35,10 +34,11 @@ class Listener:
     """Owns the client connections of this process."""
 
     def __init__(
-        self, arena: Arena, table: Table, settings: Settings, clock: Clock, instruments: Instruments, handlers: Handlers
+        self, memory: Memory, settings: Settings, clock: Clock, instruments: Instruments, handlers: Handlers
     ) -> None:
-        self.arena = arena
-        self.table = table
+        self.place = memory.place
+        self.arena = memory.arena
+        self.table = memory.connections
         self.settings = settings
         self.clock = clock
         self.instruments = instruments
@@ -46,6 +46,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.trusted = TrustedNetworks.parse(settings.trusted_proxies)
         self.connections: set[ClientConnection] = set()
+        self._serial = 0
         self._server: asyncio.Server | None = None
         self._quiet: asyncio.Event | None = None
         tick_s = min(TICK_S, settings.head_timeout_s / 4, settings.slow_reader_s / 4, settings.keep_alive_s / 4)
@@ -75,6 +76,11 @@ class Listener:
         )
         self._sweep.start()
         self._listening.start()
+
+    def next_serial(self) -> int:
+        """A number for a connection that none in this slot has or had."""
+        self._serial += 1
+        return self.place.incarnation << 32 | self._serial
 
     def add(self, connection: ClientConnection, row: int | None) -> int | None:
         """Count a new connection; returns its row (the one it was taken over with), or None where it will not be adopted."""

@@ -35,7 +35,7 @@ class Answered(NamedTuple):
     """The current or last response, as far as an adopter must know it; the fields are those of :class:`ConnectionRow`."""
 
     stream: int = -1
-    stream_id: bytes = bytes(16)
+    stream_id: bytes = bytes(17)
     door: int = 0
     start_position: int = 0
     written_base: int = 0
@@ -77,7 +77,9 @@ class ConnectionRecord:
         chain = connection.input_chain
         answered = self.answered
         row = ConnectionRow(
+            owner=connection.listener.place.incarnation,
             fd=fd_of(connection.transport),
+            serial=connection.serial,
             phase=connection.phase,
             stream=answered.stream,
             stream_id=answered.stream_id,

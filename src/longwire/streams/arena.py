@@ -15,14 +15,15 @@ tenant's bytes to another.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
+
+from .shared import LayoutMismatch, make_memory
 
 BLOCK_BYTES = 16 * 1024
 """Four pages: a short answer takes one block and touches only the pages it fills; a long one costs a read call per 16 KiB."""
@@ -39,15 +40,11 @@ PAUSE_BLOCKS = 16
 WAKE_BLOCKS = 2 * PAUSE_BLOCKS
 """So many must be free before a stream that waits goes on: at the mark where it stopped it would stop again after one block."""
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _MAGIC = b"LWARENA1"
 _HEADER = struct.Struct("<8sIIQ")
 _PAGE = mmap.PAGESIZE
 _NO_BLOCK = 0
-
-F_ADD_SEALS = 1033
-F_SEAL_SHRINK = 0x0002
-
 
 _EMPTY = memoryview(b"")
 
@@ -77,25 +74,39 @@ class Arena:
     ``arena_bytes`` is rounded up to whole blocks. Block numbers start at 1, so that 0 in a link means "none".
     """
 
-    def __init__(self, arena_bytes: int) -> None:
+    def __init__(self, arena_bytes: int, fd: int | None = None) -> None:
         count = max(RESERVE_BLOCKS + 1, -(-arena_bytes // BLOCK_BYTES))
         links_bytes = -(-(4 * (count + 1)) // _PAGE) * _PAGE
         self.blocks = count
-        self.fd = os.memfd_create("longwire-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         # Block n starts at base + n * BLOCK_BYTES; block 0's place is taken by the header and links.
         self._base = -(-(_PAGE + links_bytes) // BLOCK_BYTES) * BLOCK_BYTES - BLOCK_BYTES
         total = self._base + (count + 1) * BLOCK_BYTES
-        os.ftruncate(self.fd, total)
-        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK)
+        self.fd = make_memory("arena", total) if fd is None else fd
         self.map = mmap.mmap(self.fd, total)
         self.view = memoryview(self.map)
         self.view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, BLOCK_BYTES, count)
         self.links = self.view[_PAGE : _PAGE + 4 * (count + 1)].cast("I")
         self._warm: list[int] = []
         self._fresh = 1
+        self._walked: dict[int, array[int]] = {}
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_waking = False
         self.used = [0] * len(Use)
+
+    @classmethod
+    def attach(cls, fd: int) -> Arena:
+        """The arena that another process has made, with every block free until :meth:`claim` says otherwise.
+
+        Raises:
+            LayoutMismatch: the memory is not of this version's making.
+        """
+        header = os.pread(fd, _HEADER.size, 0)
+        if len(header) < _HEADER.size or header[: len(_MAGIC)] != _MAGIC:
+            raise LayoutMismatch("this memory is no arena")
+        _, layout, block_bytes, count = _HEADER.unpack(header)
+        if (layout, block_bytes) != (LAYOUT_VERSION, BLOCK_BYTES):
+            raise LayoutMismatch(f"the arena has layout {layout} with blocks of {block_bytes} bytes")
+        return cls(count * BLOCK_BYTES, fd)
 
     def __repr__(self) -> str:
         return f"<Arena {self.blocks - self.free_blocks} of {self.blocks} blocks used>"
@@ -166,6 +177,33 @@ class Arena:
         finally:
             self._is_waking = False
 
+    def claim(self, firsts: Iterable[int]) -> None:
+        """Take the chains that begin with these blocks out of the free ones; for a process that has attached itself.
+
+        All of them must be named before any block is taken. Whoever goes on with a chain finds it with :meth:`walk`.
+        """
+        for first in firsts:
+            if 0 < first <= self.blocks and first not in self._walked:
+                self._walked[first] = self.walk(first)
+        used = bytearray(self.blocks + 1)
+        for blocks in self._walked.values():
+            for block in blocks:
+                used[block] = 1
+        self._fresh = used.rfind(1) + 1 or 1
+        self._warm = [block for block in range(1, self._fresh) if not used[block]]
+
+    def claimed(self, first: int, use: Use) -> array[int]:
+        """The blocks of a chain that is gone on with, counted for its use from now on."""
+        blocks = self._walked.pop(first, None) or self.walk(first)
+        self.used[use] += len(blocks)
+        return blocks
+
+    def free_unclaimed(self) -> None:
+        """Give back the chains that were claimed and that nobody went on with."""
+        for blocks in self._walked.values():
+            self._warm.extend(blocks)
+        self._walked.clear()
+
     def walk(self, first: int) -> array[int]:
         """The block numbers of a chain, from its links: how a process that takes over finds it."""
         blocks = array("I")
@@ -210,7 +248,7 @@ class Chain:
             self._seek(0)
         else:
             first, end = stored
-            self.blocks = arena.walk(first)
+            self.blocks = arena.claimed(first, use)
             self._seek(end)
             if not self.rest:
                 self._extend_or_wait()

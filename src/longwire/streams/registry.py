@@ -25,10 +25,11 @@ from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from ..words.sweep import MIN_STEP_S, Sweep
-from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS, Arena
+from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS
 from .log import Log
+from .memory import Memory
 from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
-from .tables import MAX_FACTS_BYTES, StreamRow, Table, pack_stream
+from .tables import MAX_FACTS_BYTES, StreamRow, pack_stream
 
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
@@ -62,15 +63,15 @@ class Registry:
 
     def __init__(
         self,
-        arena: Arena,
-        table: Table,
+        memory: Memory,
         settings: Settings,
         clock: Clock,
         instruments: Instruments,
         on_end: Callable[[Stream], None],
     ) -> None:
-        self.arena = arena
-        self.table = table
+        self.place = memory.place
+        self.arena = arena = memory.arena
+        self.table = table = memory.streams
         self._settings = settings
         self._clock = clock
         self._instruments = instruments
@@ -117,7 +118,7 @@ class Registry:
         row = self.table.take() if self.arena.has_room else None
         if row is None:
             raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2)
-        stream = Stream(make_stream_id(), facts, ending, self._shell, row)
+        stream = Stream(make_stream_id(self.place.slot), facts, ending, self._shell, row)
         self._streams[stream.id] = stream
         self.live_count += 1
         self._instruments.streams_started_total += 1
@@ -132,6 +133,8 @@ class Registry:
             self._keep(stream)
         else:
             self.live_count += 1
+        if facts.key_hash and (stream.state is not State.ENDED or _has_content(stream)):
+            self.pin_key(facts.key_hash, facts.body_hash, stream)
         return stream
 
     def find(self, public_id: str, tenant: str | None) -> Stream:
@@ -187,7 +190,7 @@ class Registry:
 
     def pin_key(self, key_hash: bytes, body_hash: bytes, stream: Stream) -> None:
         """From now on the key finds this stream."""
-        stream.facts.key_hash = key_hash
+        stream.facts.key_hash, stream.facts.body_hash = key_hash, body_hash
         expires_at = self._clock.now() + self._settings.idempotency_ttl_s
         self._keys[key_hash] = KeyEntry(body_hash, stream, expires_at)
         self._keys.move_to_end(key_hash)
@@ -210,13 +213,15 @@ class Registry:
             "n": facts.choices,
             "hide": facts.hides_usage,
             "stream": facts.wants_stream,
+            "request": facts.request_id,
         }
         text = json.dumps(described).encode()
         if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
-            text = json.dumps({**described, "model": ""}).encode()
+            text = json.dumps({**described, "model": "", "request": ""}).encode()
         records = stream.log.records
         row = StreamRow(
             id=stream.id,
+            owner=self.place.incarnation,
             epoch=stream.log.epoch,
             tenant=facts.tenant_index,
             state=stream.state,
@@ -233,6 +238,10 @@ class Registry:
             created_us=int(stream.created_at * 1e6),
             prompt_hash=facts.prompt_hash or bytes(16),
             key_hash=facts.key_hash or bytes(16),
+            body_hash=facts.body_hash or bytes(16),
+            asker=facts.asker[0],
+            asked_at=facts.asker[1],
+            ended_us=int((stream.ended_at or 0) * 1e6),
             on_disconnect=stream.on_disconnect,
             grace_ms=int(stream.grace_s * 1000),
             facts=text if len(text) <= MAX_FACTS_BYTES else b"{}",

@@ -11,20 +11,22 @@ changes with every read is kept in single aligned words in front of the slots, w
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
 import zlib
 from typing import NamedTuple
 
-from .arena import F_ADD_SEALS, F_SEAL_SHRINK
+from .shared import LayoutMismatch, make_memory
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _MAGIC = b"LWTABLE1"
 _HEADER = struct.Struct("<8sIIII")
 _SLOT_HEADER = struct.Struct("<QII")  # generation, CRC of the rest, length of the payload
 _SLOT_FACTS = struct.Struct("<II")
+
+_TOUCHED = 7
+"""The word of the first page that says how many rows were ever taken: an adopter need not look at the others."""
 
 WORDS = 4
 """Aligned 64-bit words per row, for what changes with every read."""
@@ -46,25 +48,45 @@ def pack_word(offset: int, count: int) -> int:
 class Table:
     """``rows`` rows of up to ``row_bytes`` payload bytes each. Rows are taken and given back by their one writer."""
 
-    def __init__(self, name: str, rows: int, row_bytes: int) -> None:
+    def __init__(self, name: str, rows: int, row_bytes: int, fd: int | None = None) -> None:
         self.name = name
         self.rows = rows
+        self.row_bytes = row_bytes
         slot_bytes = -(-(_SLOT_HEADER.size + row_bytes) // 8) * 8
         self._slot_bytes = slot_bytes
-        self._row_bytes = 8 * WORDS + 2 * slot_bytes
-        self.fd = os.memfd_create(f"longwire-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        total = mmap.PAGESIZE + rows * self._row_bytes + 8 * WORDS  # and words that belong to no row
-        os.ftruncate(self.fd, total)
-        fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK)
+        self._stride = 8 * WORDS + 2 * slot_bytes
+        total = mmap.PAGESIZE + rows * self._stride + 8 * WORDS  # and words that belong to no row
+        self.fd = make_memory(name, total) if fd is None else fd
         self._map = mmap.mmap(self.fd, total)
         view = memoryview(self._map)
         view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, rows, row_bytes, slot_bytes)
+        self._head = view[: mmap.PAGESIZE].cast("Q")
         self._view = view[mmap.PAGESIZE :]
-        self.words = self._view[: (rows * self._row_bytes // 8 + WORDS) * 8].cast("Q")
+        self.words = self._view[: (rows * self._stride // 8 + WORDS) * 8].cast("Q")
         """Every word of the table; a row's own begin at :meth:`word_index`. Behind the last row are some for what has
         no row."""
         self._free: list[int] = []
         self._fresh = 0
+
+    @classmethod
+    def attach(cls, name: str, fd: int, row_bytes: int) -> Table:
+        """The table that another process has made, to read its rows; :meth:`claim` before writing any.
+
+        Raises:
+            LayoutMismatch: the memory is not of this version's making.
+        """
+        header = os.pread(fd, _HEADER.size, 0)
+        if len(header) < _HEADER.size or header[: len(_MAGIC)] != _MAGIC:
+            raise LayoutMismatch(f"this memory is no table of {name}")
+        _, layout, rows, stored_row_bytes, _ = _HEADER.unpack(header)
+        if (layout, stored_row_bytes) != (LAYOUT_VERSION, row_bytes):
+            raise LayoutMismatch(f"the table of {name} has layout {layout} with rows of {stored_row_bytes} bytes")
+        return cls(name, rows, row_bytes, fd)
+
+    def claim(self) -> None:
+        """Become the table's writer, after another one has died: rows that are empty can be taken."""
+        self._fresh = self.rows_touched
+        self._free = [row for row in range(self._fresh) if self.read(row) is None]
 
     def __repr__(self) -> str:
         return f"<Table {self.name} {self.rows_used} of {self.rows} rows used>"
@@ -74,6 +96,11 @@ class Table:
         """Rows that are taken."""
         return self._fresh - len(self._free)
 
+    @property
+    def rows_touched(self) -> int:
+        """Rows that were ever taken, by whichever process: those behind them are empty."""
+        return min(self._head[_TOUCHED], self.rows)
+
     def take(self) -> int | None:
         """A row's index with all its words 0, or None where the table is full."""
         if self._free:
@@ -81,6 +108,7 @@ class Table:
         elif self._fresh < self.rows:
             row = self._fresh
             self._fresh += 1
+            self._head[_TOUCHED] = self._fresh
         else:
             return None
         index = self.word_index(row)
@@ -95,11 +123,11 @@ class Table:
 
     def word_index(self, row: int) -> int:
         """Index in :attr:`words` of the row's first word."""
-        return row * self._row_bytes // 8
+        return row * self._stride // 8
 
     def write(self, row: int, payload: bytes) -> None:
         """Store the payload in the older slot, its generation last."""
-        base = row * self._row_bytes + 8 * WORDS
+        base = row * self._stride + 8 * WORDS
         newest, generation = self._newest(base)
         slot = base + (0 if newest else self._slot_bytes)
         body = struct.pack("<I", len(payload)) + payload
@@ -113,7 +141,7 @@ class Table:
 
     def read(self, row: int) -> bytes | None:
         """The payload of the newest valid slot; None where there is none or the row was given back."""
-        base = row * self._row_bytes + 8 * WORDS
+        base = row * self._stride + 8 * WORDS
         slots = [base, base + self._slot_bytes]
         for _ in range(MAX_READS):
             slots.sort(key=lambda slot: self.words[slot // 8], reverse=True)
@@ -147,6 +175,7 @@ class Table:
     def close(self) -> None:
         """Unmap; for tests and the end of the process."""
         self.words.release()
+        self._head.release()
         self._view.release()
         self._map.close()
         os.close(self.fd)
@@ -158,10 +187,13 @@ class Table:
 class StreamRow(NamedTuple):
     """What a process needs to take a stream over.
 
-    Its words: 0 the checkpoint (upstream offset, entries), 1 the records' length.
+    Its words: 0 the checkpoint (upstream offset, entries), 1 the records' length, 2 how often its adoption was begun and not
+    ended, 3 when the first token came (monotonic microseconds).
     """
 
     id: bytes
+    owner: int
+    """The incarnation that wrote this row: whose descriptor table ``fd`` is a number in."""
     epoch: int
     tenant: int
     state: int
@@ -182,6 +214,12 @@ class StreamRow(NamedTuple):
     created_us: int
     prompt_hash: bytes
     key_hash: bytes
+    body_hash: bytes
+    asker: int
+    """Serial of the connection whose request started this stream."""
+    asked_at: int
+    """Bytes that had been written on that connection before: which of its requests it was."""
+    ended_us: int
     on_disconnect: int
     grace_ms: int
     facts: bytes
@@ -191,10 +229,15 @@ class StreamRow(NamedTuple):
 class ConnectionRow(NamedTuple):
     """What a process needs to take a client's connection over.
 
-    Its word 0 is the reader's checkpoint: bytes written since the head was begun, and entries.
+    Its words: 0 the reader's checkpoint (bytes written since the head was begun, and entries), 2 how often its adoption was
+    begun and not ended.
     """
 
+    owner: int
+    """The incarnation that wrote this row: whose descriptor table ``fd`` is a number in."""
     fd: int
+    serial: int
+    """No other connection of this slot has or had it: rows are reused."""
     phase: int
     stream: int
     """Row of the stream that the current or last response reads; -1 where it read none."""
@@ -221,8 +264,8 @@ MAX_STORED_HEAD_BYTES = 1536
 """A response head that is larger is not stored: the connection then ends with its process instead of being adopted."""
 MAX_FACTS_BYTES = 512
 
-_STREAM = struct.Struct("<16sIIBBBxiQQIQIIQQ16s16sBxxxI")
-_CONNECTION = struct.Struct("<iBxxxi16sBxxxIQQQIBB")
+_STREAM = struct.Struct("<17sIIIBBBxiQQIQIIQQ16s16s16sQQQBxxxI")
+_CONNECTION = struct.Struct("<IiQBxxxi17sBxxIQQQIBB")
 STREAM_ROW_BYTES = _STREAM.size + MAX_FACTS_BYTES
 CONNECTION_ROW_BYTES = _CONNECTION.size + MAX_STORED_HEAD_BYTES
 

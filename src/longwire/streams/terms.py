@@ -134,6 +134,9 @@ class Facts:
     tokens_estimated: int = 0
     prompt_hash: bytes = b""
     key_hash: bytes = b""
+    body_hash: bytes = b""
+    asker: tuple[int, int] = (0, 0)
+    """Serial of the connection whose request started the stream, and the bytes that had been written on it before."""
     choices: int = 1
     hides_usage: bool = False
     wants_stream: bool = True

@@ -15,11 +15,17 @@ from typing import NamedTuple
 
 from .errors import BadCursor
 
-STREAM_ID_BYTES = 16
+RANDOM_BYTES = 16
 """128 random bits: guessing one of a million live ids takes 2^108 tries."""
 
+STREAM_ID_BYTES = RANDOM_BYTES + 1
+"""The last byte is the slot whose shard keeps the stream: any other shard knows from the id alone whom to ask."""
+
+MAX_SLOTS = 256
+"""What a byte can name: one shard per core of the largest machines there are."""
+
 STREAM_ID_PREFIX = "lw_"
-_STREAM_ID = re.compile(r"lw_([0-9a-f]{32})\Z")
+_STREAM_ID = re.compile(r"lw_([0-9a-f]{34})\Z")
 _CURSOR = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,15})\Z")
 MAX_CURSOR_CHARS = 32
 
@@ -38,13 +44,27 @@ BEFORE_FIRST = Cursor(0, -1)
 """The cursor of a reader that has nothing yet."""
 
 
-def make_stream_id() -> bytes:
-    """A fresh stream id as raw bytes (16)."""
-    return secrets.token_bytes(STREAM_ID_BYTES)
+class Place(NamedTuple):
+    """Which process this is: ``slot`` of ``slots``, and the ``incarnation``, a number that no other process of this gateway
+    has or had."""
+
+    slot: int = 0
+    slots: int = 1
+    incarnation: int = 1
+
+
+def make_stream_id(slot: int = 0) -> bytes:
+    """A fresh stream id as raw bytes (17), kept by the shard of ``slot``."""
+    return secrets.token_bytes(RANDOM_BYTES) + bytes((slot,))
+
+
+def slot_of(raw: bytes) -> int:
+    """The slot whose shard keeps the stream with this raw id."""
+    return raw[RANDOM_BYTES]
 
 
 def format_stream_id(raw: bytes) -> str:
-    """``lw_`` and 32 hex digits."""
+    """``lw_`` and 34 hex digits."""
     return STREAM_ID_PREFIX + raw.hex()
 
 
