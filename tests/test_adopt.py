@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import socket
 from concurrent.futures import Executor
@@ -14,7 +15,7 @@ import uvloop
 
 from longwire.admission.limiter import Limiter
 from longwire.admission.tenants import Tenants
-from longwire.adopt import Adopter, rows_of
+from longwire.adopt import Adopter, claim_rows
 from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
@@ -29,6 +30,7 @@ from longwire.streams.registry import Registry
 from longwire.streams.stream import State, Stream
 from longwire.wire.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from longwire.words.clock import LoopClock
+from longwire.words.ids import Place
 from longwire.words.settings import EngineSettings, Settings, SimSettings
 
 STREAMS = 6
@@ -50,9 +52,9 @@ class Rooms:
         handlers = Handlers(gateway, Tenants([]), cast(Executor, None), lambda: (True, ""))
         self.listener = Listener(memory, settings, clock, instruments, handlers)
 
-    def die(self) -> dict[int, socket.socket]:
+    def die(self) -> dict[tuple[int, int], socket.socket]:
         """Stop like a process that is killed: sockets stay open elsewhere, what was not written is gone."""
-        sockets: dict[int, socket.socket] = {}
+        sockets: dict[tuple[int, int], socket.socket] = {}
         for connection in self.listener.connections:
             if connection.writer is not None and connection.writer.subscriber is not None:
                 connection.writer.subscriber.is_paused = True  # the dead write nothing more in the loop's next turn
@@ -61,7 +63,7 @@ class Rooms:
             transports += [c.transport for c in [*upstream._busy, *upstream._idle] if c.transport is not None]
         for transport in transports:
             sock = transport.get_extra_info("socket")
-            sockets[sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
+            sockets[self.memory.place.incarnation, sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
         for task in list(self.calls.tasks):
@@ -69,9 +71,15 @@ class Rooms:
         self.listener.stop_accepting()
         return sockets
 
-    async def adopt(self, dead: Rooms, sockets: dict[int, socket.socket]) -> None:
-        adopter = Adopter(self.registry, self.listener, self.directory, self.calls)
-        await adopter.adopt(rows_of(dead.registry, dead.listener), sockets)
+    async def adopt(self, sockets: dict[tuple[int, int], socket.socket]) -> None:
+        rows = claim_rows(self.memory)
+        adopter = Adopter(self.memory, self.registry, self.listener, self.directory, self.calls)
+        await adopter.adopt(rows, sockets)
+        if self.memory.place.incarnation % 2:  # else they sleep until somebody asks, or the next death
+            while adopter.wake_some(2):
+                pass
+        assert not adopter.faults
+        self.adopted = adopter.streams_adopted, adopter.connections_adopted
 
 
 class Client:
@@ -133,8 +141,10 @@ class Trial:
     async def kill(self) -> None:
         """One process dies; another takes everything over."""
         sockets = self.rooms.die()
-        heir = Rooms(self.rooms.memory, self.rooms.settings)
-        await heir.adopt(self.rooms, sockets)
+        fds = [os.dup(fd) for fd in self.rooms.memory.fds]
+        place = Place(incarnation=self.rooms.memory.place.incarnation + 1)
+        heir = Rooms(Memory.attach(fds, place), self.rooms.settings)
+        await heir.adopt(sockets)
         self.rooms = heir
 
     async def __aexit__(self, *exc: object) -> None:

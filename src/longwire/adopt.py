@@ -10,10 +10,12 @@ them there; those that were written are counted by the kernel; and law 2 regener
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from array import array
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from .dialects.base import RelayWords
@@ -28,91 +30,188 @@ from .server.listener import Listener
 from .server.takeover import AdoptedConnection
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
+from .streams.memory import Memory
 from .streams.rebuild import RebuildSink, checkpoint_offset, facts_of_row, log_of_row
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, Link, State, Stream
-from .streams.tables import ConnectionRow, StreamRow, unpack_connection, unpack_stream
+from .streams.tables import ATTEMPTS_WORD, ConnectionRow, StreamRow, Table, unpack_connection, unpack_stream
+from .streams.terms import Slot
+from .words.faultpoint import reach
 from .words.reasons import CloseReason
+
+log = logging.getLogger("longwire.adopt")
+
+MAX_ATTEMPTS = 2
+"""A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
+
+Socket = tuple[int, int]
+"""Whose descriptor table, and the number in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is left of a process: both tables' rows by index, with their words."""
+    """What is left of a process: both tables' rows by index."""
 
-    streams: dict[int, tuple[StreamRow, tuple[int, int]]]
-    connections: dict[int, tuple[ConnectionRow, int]]
+    streams: dict[int, StreamRow]
+    connections: dict[int, ConnectionRow]
+
+    @property
+    def sockets(self) -> set[Socket]:
+        """Every socket that a row names and that is needed to go on."""
+        streams = {(row.owner, row.fd) for row in self.streams.values() if row.fd >= 0 and row.state != State.ENDED}
+        return streams | {(row.owner, row.fd) for row in self.connections.values() if row.fd >= 0}
+
+
+def claim_rows(memory: Memory) -> Rows:
+    """Become the writer of a dead process's memory: read its rows, and find out which blocks they hold."""
+    streams = {index: unpack_stream(payload) for index, payload in memory.streams.claim().items()}
+    connections = {index: unpack_connection(payload) for index, payload in memory.connections.claim().items()}
+    firsts = [block for row in streams.values() for block in (row.log_block, row.records_block, row.request_block)]
+    memory.arena.claim([*firsts, *(row.input_block for row in connections.values())])
+    return Rows(streams, connections)
 
 
 @dataclass(slots=True)
 class Adopter:
-    """The rooms into which streams and connections are taken."""
+    """The rooms into which streams and connections are taken. ``readmit`` gives a taken stream its tenant's slot again."""
 
+    memory: Memory
     registry: Registry
     listener: Listener
     directory: Directory
     calls: CallShell
+    readmit: Callable[[Stream], Slot | None] = lambda _: None
+    streams_adopted: int = 0
+    connections_adopted: int = 0
+    faults: int = 0
+    _rows: Rows = field(default_factory=lambda: Rows({}, {}))
+    _sockets: dict[Socket, socket.socket] = field(default_factory=dict)
+    _readings: dict[Socket, Reading] = field(default_factory=dict)
 
-    async def adopt(self, rows: Rows, sockets: Mapping[int, socket.socket]) -> None:
-        """Take over every row whose socket is there. ``sockets`` are by the descriptor that stands in the row.
+    async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
+        """Take over every row whose socket is there.
 
-        Streams come first, because what their readers get is computed from them. All counters are read before any
-        socket is read from or written to. Sockets that no row needs (idle upstream connections) are closed."""
-        left = dict(sockets)
-        readings = {fd: take_reading(sock) for fd, sock in sockets.items()}
-        streams: dict[int, Stream] = {}
-        for index, (row, words) in rows.streams.items():
-            stream = self._take_stream(index, row, words, readings.get(row.fd))
-            streams[index] = stream
-            if stream.state is not State.ENDED:
-                await self._take_upstream(stream, row, words, left.pop(row.fd, None), readings.get(row.fd))
-        for index, (connection_row, word) in rows.connections.items():
-            if connection_row.fd not in left:
-                continue
-            found = streams.get(connection_row.stream)
-            if found is not None and found.id != connection_row.stream_id:
-                found = None
-            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
-            sock, reading = left.pop(connection_row.fd), readings[connection_row.fd]
-            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
-            read = bytes_read(reading, fin_noted=bool(connection_row.eof))
-            written = bytes_written(reading, connected=False)
-            connection.take_over(connection_row, word, read, written, found)
-        for sock in left.values():
+        A stream goes first and its readers follow, because what they get is computed from it; one after the other, so that
+        the first goes on while the last still waits. Ended streams that nobody reads sleep until there is time. Each counter is
+        read before its socket is read from or written to. What fails fails alone.
+        """
+        self._rows, self._sockets = rows, dict(sockets)
+        self._take_readings()
+        readers: dict[int, list[int]] = {}
+        for index, connection in rows.connections.items():
+            stream_row = rows.streams.get(connection.stream)
+            is_reading = stream_row is not None and stream_row.id == connection.stream_id
+            readers.setdefault(connection.stream if is_reading else -1, []).append(index)
+        dormant: list[tuple[int, StreamRow]] = []
+        for index, row in rows.streams.items():
+            if row.state == State.ENDED and index not in readers:
+                dormant.append((index, row))
+            else:
+                await self._adopt_stream(index, row, readers.get(index, []))
+        for connection_index in readers.get(-1, []):
+            await self._adopt_connection(connection_index, None)
+        for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
+            self.registry.let_sleep(row.id, partial(self._take_stream, index, row, None))
+        self.registry.forget_askers()
+        for sock in self._sockets.values():
             sock.close()
-        for stream in streams.values():
+        for stream in self.registry.list_live():
             stream.note_if_unread()
+
+    def wake_some(self, count: int) -> bool:
+        """Take over so many of the streams that sleep; whether any are left. Then what no row held is free."""
+        if self.registry.wake_some(count):
+            return True
+        self.memory.arena.free_unclaimed()
+        return False
+
+    def _take_readings(self) -> None:
+        for key, sock in list(self._sockets.items()):
+            try:
+                self._readings[key] = take_reading(sock)
+            except OSError:  # no TCP connection, or one that is broken already
+                self._sockets.pop(key).close()
+
+    async def _adopt_stream(self, index: int, row: StreamRow, readers: list[int]) -> None:
+        table = self.memory.streams
+        attempts = table.words[table.word_index(index) + ATTEMPTS_WORD]
+        stream: Stream | None = None
+        with self._attempt(table, index):
+            reach("adopting_stream")
+            if attempts < MAX_ATTEMPTS:
+                stream = self._take_stream(index, row, self._readings.get((row.owner, row.fd)))
+                if stream.state is not State.ENDED:
+                    await self._take_upstream(stream, row)
+            elif attempts == MAX_ATTEMPTS:
+                log.error("stream_poisoned", extra={"fields": {"model": facts_of_row(row).model, "attempts": attempts}})
+                stream = self._take_stream(index, row, None)
+                stream.end(CloseReason.INTERNAL_ERROR, "Taking this stream over failed again and again.")
+            else:
+                table.give(index)
+        self.streams_adopted += stream is not None
+        for connection in readers:
+            await self._adopt_connection(connection, stream)
+
+    async def _adopt_connection(self, index: int, stream: Stream | None) -> None:
+        table = self.memory.connections
+        row = self._rows.connections[index]
+        key = (row.owner, row.fd)
+        sock = self._sockets.pop(key, None)
+        if sock is None or table.words[table.word_index(index) + ATTEMPTS_WORD] >= MAX_ATTEMPTS:
+            table.give(index)
+            if sock is not None:
+                sock.close()
+            return
+        with self._attempt(table, index):
+            reach("adopting_connection")
+            word = table.words[table.word_index(index)]
+            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
+            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
+            connection.take_over(row, word, self._readings[key], stream)
+            self.connections_adopted += 1
+
+    @contextmanager
+    def _attempt(self, table: Table, index: int) -> Iterator[None]:
+        """Count in the row that its adoption was begun, for whoever comes after an adopter that dies of it. What is merely
+        wrong is logged, and the others are gone on with."""
+        word = table.word_index(index) + ATTEMPTS_WORD
+        table.words[word] += 1
+        try:
+            yield
+        except Exception:
+            self.faults += 1
+            log.exception("adoption_fault")
+        table.words[word] = 0
 
     # Streams.
 
-    def _take_stream(self, index: int, row: StreamRow, words: tuple[int, int], reading: Reading | None) -> Stream:
+    def _take_stream(self, index: int, row: StreamRow, reading: Reading | None) -> Stream:
+        table = self.memory.streams
+        checkpoint, records_bytes = table.words[table.word_index(index)], table.words[table.word_index(index) + 1]
         facts = facts_of_row(row)
         words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
-        upstream_bytes = row.log_bytes
-        if row.state != State.ENDED and reading is not None:
+        is_ended = row.state == State.ENDED
+        start = checkpoint_offset(checkpoint)
+        upstream_bytes = row.log_bytes if is_ended else start
+        if reading is not None and not is_ended:
             upstream_bytes = bytes_read(reading) - row.read_base
-        if row.state == State.ENDED:
-            words = (0, words[1])
-        log = log_of_row(self.registry.arena, row, words, upstream_bytes)
-        if row.state == State.ENDED:
-            _read_whole(log, facts)
-        elif log.known_from:
-            stop = checkpoint_offset(words[0])
-            log.missing = partial(_fill, log, facts, stop, log.known_from)
-        stream = self.registry.take_over(index, row, facts, words_for, log)
-        log.upstream.on_full = stream.wait_for_blocks
+        log_of = log_of_row(self.registry.arena, row, (checkpoint, records_bytes), upstream_bytes)
+        if log_of.known_from:
+            log_of.missing = partial(_fill, log_of, facts, start, log_of.known_from)
+        stream = self.registry.take_over(index, row, facts, words_for, log_of)
+        if not is_ended:
+            stream.slot = self.readmit(stream)
+            log_of.upstream.on_full = stream.wait_for_blocks
         return stream
 
-    async def _take_upstream(
-        self,
-        stream: Stream,
-        row: StreamRow,
-        words: tuple[int, int],
-        sock: socket.socket | None,
-        reading: Reading | None,
-    ) -> None:
+    async def _take_upstream(self, stream: Stream, row: StreamRow) -> None:
         """Go on with the engine: read what lies in the arena, then what comes over the same socket."""
+        key = (row.owner, row.fd)
+        sock, reading = self._sockets.pop(key, None), self._readings.get(key)
         call = self._make_call(stream)
         if call is None:
+            if sock is not None:
+                sock.close()
             stream.end(CloseReason.UPSTREAM_UNREACHABLE, "The engine of this stream is not configured any more.")
             return
         stream.producer = call
@@ -121,15 +220,7 @@ class Adopter:
             return
         connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
         exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
-        start = checkpoint_offset(words[0])
-        if start:
-            exchange.prime()
-        sink = RebuildSink(stream.log, start, stream.commit_taken)
-        exchange.switch_sink(sink)
-        sink.chain.feed(exchange.receive, stream.log.upstream.end)
-        sink.publish(-1)
-        exchange.switch_sink(stream)
-        stream.log.publish()
+        self._read_on(stream, exchange)
         missing = row.request_bytes - (connection.written_bytes - row.written_base)
         rest = stream.request.slices(row.request_bytes - missing, missing) if stream.request and missing > 0 else []
         if connection.is_idle():
@@ -142,6 +233,19 @@ class Adopter:
         connection.go_on(rest)
         stream.link = Link(connection.fd, row.read_base, row.written_base)
         self.registry.store_row(stream)
+
+    def _read_on(self, stream: Stream, exchange: Exchange) -> None:
+        """Read the bytes behind the checkpoint again."""
+        table = self.memory.streams
+        start = checkpoint_offset(table.words[table.word_index(stream.row)])
+        if start:
+            exchange.prime()
+        sink = RebuildSink(stream.log, start, stream.commit_taken)
+        exchange.switch_sink(sink)
+        sink.chain.feed(exchange.receive, stream.log.upstream.end)
+        sink.publish(-1)
+        exchange.switch_sink(stream)
+        stream.log.publish()
 
     def _make_call(self, stream: Stream) -> Call | None:
         facts = stream.facts
@@ -199,41 +303,9 @@ def _read_again(log: Log, facts: Facts, stop: int) -> None:
     sink.insert_ours()
 
 
-def _read_whole(log: Log, facts: Facts) -> None:
-    """Every entry of an ended stream."""
-    _read_again(log, facts, log.upstream.end)
-    log.publish()
-
-
 def _fill(log: Log, facts: Facts, stop: int, count: int) -> None:
     """The first ``count`` entries, which lie below offset ``stop``, read into a log of their own over the same chains."""
     scratch = log.sharing_chains()
     _read_again(scratch, facts, stop)
     log.entries[:count] = scratch.entries[:count]
     log.silent[:0] = array("Q", (position for position in scratch.silent if position < count))
-
-
-def rows_of(registry: Registry, listener: Listener) -> Rows:
-    """Every row that is in use, as another process would read it from the tables."""
-    return Rows(_stream_rows(registry), _connection_rows(listener))
-
-
-def _stream_rows(registry: Registry) -> dict[int, tuple[StreamRow, tuple[int, int]]]:
-    table = registry.table
-    rows: dict[int, tuple[StreamRow, tuple[int, int]]] = {}
-    for index in range(table.rows):
-        payload = table.read(index)
-        if payload:
-            word = table.word_index(index)
-            rows[index] = (unpack_stream(payload), (table.words[word], table.words[word + 1]))
-    return rows
-
-
-def _connection_rows(listener: Listener) -> dict[int, tuple[ConnectionRow, int]]:
-    table = listener.table
-    rows: dict[int, tuple[ConnectionRow, int]] = {}
-    for index in range(table.rows):
-        payload = table.read(index)
-        if payload:
-            rows[index] = (unpack_connection(payload), table.words[table.word_index(index)])
-    return rows

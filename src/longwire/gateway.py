@@ -77,6 +77,8 @@ class Gateway:
         if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)):
             self.calls.instruments.idempotent_hits_total += 1
             return started
+        if (asked := self.registry.find_asked(visit.asker)) is not None:
+            return asked
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
         upstream = self.directory.choose(ask.model, visit.tenant.may_use)

@@ -35,6 +35,7 @@ from ..words.errors import (
     RemoteError,
     RequestTimeout,
 )
+from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from .record import ConnectionRecord, Phase, address_of, peer_has_left
 from .respond import error_parts, whole_response
@@ -266,7 +267,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         send_body = head is None or head.method != "HEAD"
         answer = whole_response(status, [*headers, *extra, *self.connection_header()], body, send_body=send_body)
         self.record.note_answer(answer, self.written_bytes)
+        self.store_row()  # first: an adopter must not answer the request again
+        reach("row_before_answer")
         self.write(answer)
+        reach("answer_before_row")
         self.response_done()
 
     def refuse(self, error: LongwireError, *, close: bool = False, status: int = 0) -> None:
@@ -290,6 +294,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         writer.subscriber = subscriber
         self.writer = writer
         self.head = self.pending = None  # for as long as the stream lasts nobody asks for them, and there are thousands
+        reach("stream_before_reader")
         self.record.note_stream(stream, door, position, self.written_bytes)
         if self._is_writing_paused:
             subscriber.pause()

@@ -7,13 +7,14 @@ not: reading counters (streams.counters), the order of an adoption (adopt.py).
 from __future__ import annotations
 
 from ..streams.arena import Chain, Use
+from ..streams.counters import Reading, bytes_read, bytes_written
 from ..streams.doors import Door
 from ..streams.stream import Stream
 from ..streams.subscriber import Subscriber
 from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
 from ..wire.http1 import Http1Error, RequestHead
 from ..words.errors import LongwireError
-from .connection import ClientConnection
+from .connection import LINGER_S, ClientConnection
 from .record import Answered, Phase
 from .writer import Writer
 
@@ -27,11 +28,15 @@ class AdoptedConnection(ClientConnection):
 
     __slots__ = ()
 
-    def take_over(self, row: ConnectionRow, checkpoint: int, read: int, written: int, stream: Stream | None) -> None:
+    def take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
         """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
 
-        ``checkpoint`` is the reader's word, ``read`` and ``written`` are the kernel's counts, ``stream`` is the row's
-        if it lives."""
+        ``checkpoint`` is the reader's word, ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
+        self.serial = row.serial
+        if reading.was_shut:  # all was said, and only what the client may still send was waited for
+            self._wait(Phase.CLOSING, LINGER_S)
+            return
+        read, written = bytes_read(reading, fin_noted=bool(row.eof)), bytes_written(reading, connected=False)
         self.read_bytes, self.written_bytes, self.keep_alive = read, row.written_base, bool(row.keep_alive)
         if row.input_block:
             stored = (row.input_block, read - row.read_base)
@@ -42,12 +47,12 @@ class AdoptedConnection(ClientConnection):
         )
         sent = written - row.written_base
         try:
-            if row.phase == Phase.ANSWERING:
+            if row.phase == Phase.ANSWERING and (row.stream >= 0 or row.keep_alive):
                 self._read_answered_request()
             if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
             else:
-                self._take_over_whole(row, sent, stream is not None)
+                self._take_over_whole(row, sent, stream)
         except (Http1Error, LongwireError, AdoptionError):
             self.abort()
         else:
@@ -89,19 +94,25 @@ class AdoptedConnection(ClientConnection):
         subscriber.take_over()
         stream.attach(subscriber)
 
-    def _take_over_whole(self, row: ConnectionRow, sent: int, is_refusal: bool) -> None:
-        """Send the end of a response that reads no stream, then go on with the requests."""
-        missing = row.answer_bytes - sent if row.stream < 0 or is_refusal else 0
+    def _take_over_whole(self, row: ConnectionRow, sent: int, refused: Stream | None) -> None:
+        """Send the end of a response that reads no stream, then go on with the requests.
+
+        Raises:
+            AdoptionError: the response was not stored whole, or its stream is gone.
+        """
+        is_whole = row.stream < 0 or refused is not None
+        if not is_whole and row.phase == Phase.ANSWERING:
+            raise AdoptionError("the stream that was being read is gone")
+        missing = row.answer_bytes - sent if is_whole else 0
         if missing > 0:
             if len(row.head) != row.answer_bytes:
                 raise AdoptionError("the response was not stored whole")
             self.transport.write(row.head[-missing:])
-        self.written_bytes += row.answer_bytes
+        self.written_bytes = row.written_base + sent + max(missing, 0)
         if not self.keep_alive:
             self._close_gently()
         elif self.phase == Phase.ANSWERING:
-            self.phase = Phase.HEAD
-            self._serve(b"")
+            self.response_done()
         else:
             self._wait(
                 Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s

@@ -29,6 +29,10 @@ _FIN_RECEIVED: Final = frozenset({6, 8, 9, 11})
 """TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING (include/net/tcp_states.h)."""
 
 
+_FIN_SENT: Final = frozenset({4, 5, 6, 9, 11})
+"""FIN_WAIT1, FIN_WAIT2, TIME_WAIT, LAST_ACK, CLOSING."""
+
+
 class Reading(NamedTuple):
     """One consistent look at a connection."""
 
@@ -37,6 +41,11 @@ class Reading(NamedTuple):
     received: int
     unread: int
     unacked: int
+
+    @property
+    def was_shut(self) -> bool:
+        """Whether we had sent our FIN: it counts among the bytes written, and nothing can be written behind it."""
+        return self.state in _FIN_SENT
 
 
 def bytes_read(reading: Reading, *, fin_noted: bool = False) -> int:

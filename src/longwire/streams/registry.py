@@ -87,6 +87,8 @@ class Registry:
         self._events_ended = 0
         self._bytes_ended = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
+        self._dormant: dict[bytes, Callable[[], Stream]] = {}
+        self._asked: dict[tuple[int, int], Stream] = {}
         self._graced: set[Stream] = set()
         self._grace_sweep: Sweep[Stream] = Sweep(clock, GRACE_LOOK_S, lambda: self._graced, self._look_at_graced)
         self._secret = secrets.token_bytes(32)
@@ -133,9 +135,29 @@ class Registry:
             self._keep(stream)
         else:
             self.live_count += 1
+            self._asked[facts.asker] = stream
         if facts.key_hash and (stream.state is not State.ENDED or _has_content(stream)):
             self.pin_key(facts.key_hash, facts.body_hash, stream)
         return stream
+
+    def let_sleep(self, id: bytes, take: Callable[[], Stream]) -> None:
+        """An ended stream of a process that has died: ``take`` makes it once it is asked for, or when there is time."""
+        self._dormant[id] = take
+
+    def wake_some(self, count: int) -> bool:
+        """Take over so many of those that sleep, the latest first; whether any are left."""
+        for _ in range(min(count, len(self._dormant))):
+            _, take = self._dormant.popitem()
+            self._ended_in_order.move_to_end(take().id, last=False)
+        return bool(self._dormant)
+
+    def find_asked(self, asker: tuple[int, int]) -> Stream | None:
+        """The stream that this very request has started already, in a process that died before its reader was noted."""
+        return self._asked.pop(asker, None) if self._asked else None
+
+    def forget_askers(self) -> None:
+        """Every request of before has been looked at again."""
+        self._asked.clear()
 
     def find(self, public_id: str, tenant: str | None) -> Stream:
         """The stream with this id, if it is the tenant's own; ``tenant`` None means the operator, who sees all.
@@ -148,6 +170,8 @@ class Registry:
         if raw is None:
             raise NotFound(_NO_STREAM)
         stream = self._streams.get(raw)
+        if stream is None and raw in self._dormant:
+            stream = self._dormant.pop(raw)()
         if stream is None:
             owner = self._tombstones.get(raw)
             if owner is not None and tenant in (None, owner):
@@ -160,10 +184,15 @@ class Registry:
 
     def list(self, tenant: str | None) -> Iterator[Stream]:
         """The tenant's streams (all for the operator), oldest first."""
+        self.wake_some(len(self._dormant))
         for stream in list(self._streams.values()):
             if tenant in (None, stream.facts.tenant):
                 stream.settle()
                 yield stream
+
+    def list_live(self) -> Iterator[Stream]:
+        """The streams that have not ended."""
+        return (stream for stream in list(self._streams.values()) if stream.state is not State.ENDED)
 
     # Idempotency.
 
@@ -181,6 +210,8 @@ class Registry:
         Raises:
             KeyReused: the key came with another body.
         """
+        if self._dormant and key_hash not in self._keys:
+            self.wake_some(len(self._dormant))
         entry = self._keys.get(key_hash)
         if entry is None or entry.expires_at <= self._clock.now():
             return None

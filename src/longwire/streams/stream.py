@@ -19,7 +19,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
 from .log import Log
-from .tables import COUNT_BITS, StreamRow, Table
+from .tables import COUNT_BITS, FIRST_TOKEN_WORD, StreamRow, Table
 from .terms import (
     TRANSITIONS,
     BodyHead,
@@ -229,7 +229,8 @@ class Stream:
     def note_first_token(self) -> None:
         """The first content (or reasoning, or tool) delta has arrived."""
         if self.facts.first_token_at is None:
-            self.facts.first_token_at = self._now()
+            self.facts.first_token_at = now = self._now()
+            self._words[self._word + FIRST_TOKEN_WORD] = int(now * 1e6)
             self._instruments.ttft.observe_s(self.facts.first_token_at - self.created_at)
 
     # Ending.
@@ -246,6 +247,7 @@ class Stream:
         if not reason.is_success:
             self._tell_failure(reason, message, refusal)
         self.log.seal()
+        self._words[self._word] = self.log.upstream.end << COUNT_BITS | len(self.log.entries)
         self._move_to(State.ENDED)
         self.ended_at = self._now()
         self.producer = None
@@ -371,11 +373,13 @@ class Stream:
         self.link = Link(row.fd, row.read_base, row.written_base)
         self.created_at = self.last_at = row.created_us / 1e6
         self.created_wall = self._clock.wall() - (self._now() - self.created_at)
+        if first_token_us := self._words[self._word + FIRST_TOKEN_WORD]:
+            self.facts.first_token_at = first_token_us / 1e6
         if row.request_block:
             self.request = Chain(self._arena, Use.REQUEST, stored=(row.request_block, row.request_bytes))
         if self.state is State.ENDED:
             self.reason = list(CloseReason)[row.reason - 1]
-            self.ended_at = self._now()
+            self.ended_at = row.ended_us / 1e6
             self.log.seal()
             self._take_over_failure(self.reason)
 

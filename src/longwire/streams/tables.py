@@ -17,6 +17,7 @@ import struct
 import zlib
 from typing import NamedTuple
 
+from ..words.faultpoint import reach
 from .shared import LayoutMismatch, make_memory
 
 LAYOUT_VERSION = 2
@@ -30,6 +31,9 @@ _TOUCHED = 7
 
 WORDS = 4
 """Aligned 64-bit words per row, for what changes with every read."""
+
+ATTEMPTS_WORD = 2
+FIRST_TOKEN_WORD = 3
 
 COUNT_BITS = 29
 COUNT_MASK = (1 << COUNT_BITS) - 1
@@ -83,10 +87,12 @@ class Table:
             raise LayoutMismatch(f"the table of {name} has layout {layout} with rows of {stored_row_bytes} bytes")
         return cls(name, rows, row_bytes, fd)
 
-    def claim(self) -> None:
-        """Become the table's writer, after another one has died: rows that are empty can be taken."""
+    def claim(self) -> dict[int, bytes]:
+        """Become the table's writer, after another one has died: rows that are empty can be taken. Returns the others."""
         self._fresh = self.rows_touched
-        self._free = [row for row in range(self._fresh) if self.read(row) is None]
+        found = {row: payload for row in range(self._fresh) if (payload := self.read(row)) is not None}
+        self._free = [row for row in range(self._fresh) if row not in found]
+        return found
 
     def __repr__(self) -> str:
         return f"<Table {self.name} {self.rows_used} of {self.rows} rows used>"
@@ -134,6 +140,7 @@ class Table:
         if len(payload) > self._slot_bytes - _SLOT_HEADER.size:
             raise ValueError(f"{len(payload)} bytes do not fit into a row of {self.name}")
         self.words[slot // 8] = 0
+        reach("in_row")
         self._view[slot + 12 : slot + 12 + len(body)] = body
         crc = zlib.crc32(body, generation + 1 & 0xFFFFFFFF)
         self._view[slot + 8 : slot + 12] = crc.to_bytes(4, "little")
