@@ -169,6 +169,7 @@ async def test_the_gauges_picture_what_there_is() -> None:
             inside.instruments,
             inside.directory,
             inside.tenants,
+            inside.limiter,
             lambda: len(connections),
             package_version(),
         )

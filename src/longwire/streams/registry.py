@@ -210,6 +210,7 @@ class Registry:
             "n": facts.choices,
             "hide": facts.hides_usage,
             "stream": facts.wants_stream,
+            "tokens": [facts.prompt_tokens, facts.context_tokens],
         }
         text = json.dumps(described).encode()
         if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
