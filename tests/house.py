@@ -550,6 +550,7 @@ class TestHouse:
             inside.instruments,
             inside.directory,
             inside.tenants,
+            inside.limiter,
             lambda: 0,
             "test",
         )
@@ -600,7 +601,8 @@ class TestHouse:
             "stream rows": inside.stream_table.rows_used,
             "connection rows": inside.connection_table.rows_used,
             "slots": inside.gateway.limiter.live_streams,
-            "tenants' slots": {t.name: t.live_streams for t in inside.tenants if t.live_streams},
+            "tenants' slots": {t.name: use for t in inside.tenants if (use := inside.limiter.use(t)).live_streams},
+            "tenants' tokens": {t.name: use for t in inside.tenants if (use := inside.limiter.use(t)).held_tokens},
             "engine connections": {name: pool for name, pool in pools.items() if any(pool.values())},
             "connecting tasks": len(inside.gateway.calls.tasks),
             "streams": len(self.streams),

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from longwire.admission.limiter import Limiter
+from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenants
 from longwire.adopt import Adopter, claim_rows
 from longwire.engines.call import CallShell
@@ -48,7 +49,9 @@ class Rooms:
         for upstream in self.directory.upstreams:
             upstream.is_up = True
         self.calls = CallShell(settings, clock, instruments)
-        gateway = Gateway(settings, self.directory, Limiter(1000), self.registry, self.calls)
+        gateway = Gateway(
+            settings, self.directory, Limiter(Matrix.create(1, 1), 0, clock, 1000), self.registry, self.calls
+        )
         handlers = Handlers(gateway, Tenants([]), cast(Executor, None), lambda: (True, ""))
         self.listener = Listener(memory, settings, clock, instruments, handlers)
 

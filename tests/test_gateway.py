@@ -152,12 +152,18 @@ class FakeLimiter:
     def __init__(self) -> None:
         self.held = 0
         self.refuses: LongwireError | None = None
+        self.context_tokens = 0
+        self.settled_tokens = -1
 
-    def admit(self, tenant: Tenant) -> FakeLimiter:
+    def admit(self, tenant: Tenant, context_tokens: int = 0) -> FakeLimiter:
         if self.refuses is not None:
             raise self.refuses
         self.held += 1
+        self.context_tokens = context_tokens
         return self
+
+    def settle(self, tokens: int) -> None:
+        self.settled_tokens = tokens
 
     def release(self) -> None:
         self.held -= 1
@@ -631,3 +637,25 @@ def test_no_generation_leaves_garbage(end: Any) -> None:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
+
+
+# Tokens.
+
+
+def test_a_request_is_admitted_with_what_it_may_need() -> None:
+    with Stage() as stage:
+        ask = asking(max_tokens=500)
+        stream = stage.post(ask)
+        assert ask.plain_body is not None
+        assert stage.limiter.context_tokens == -(-len(ask.plain_body) // 4) + 500 == stream.facts.context_tokens
+        assert stream.facts.prompt_tokens == stream.facts.context_tokens - 500
+        stage.line.answer(*WHOLE)
+
+
+def test_a_request_that_finds_no_room_behind_its_slot_counts_no_tokens() -> None:
+    with Stage() as stage:
+        hoard = Hoard(stage.arena, RESERVE_BLOCKS)
+        with pytest.raises(Overloaded):
+            stage.post()
+        assert (stage.limiter.held, stage.limiter.settled_tokens) == (0, 0)
+        hoard.give()

@@ -10,10 +10,12 @@ import pytest
 from tests.house import CHUNKED, HOLD, WHOLE, TestHouse, chat, delta, hashed, head_of, in_chunks, open_house, until
 
 from longwire.lifecycle import package_version
-from longwire.operation import Gauges, Operation
+from longwire.operation import Gauges, Operation, count_end
 from longwire.words.errors import BadCursor, Gone, NotFound, UpstreamError
 from longwire.words.reasons import CloseReason as Reason
 from longwire.words.settings import TenantSettings
+
+from .streams.world import FakeSlot, World
 
 TENANT = TenantSettings(name="ada", key_hashes=[hashed("sk-ada")])
 AS_ADA = {"authorization": "Bearer sk-ada"}
@@ -169,6 +171,7 @@ async def test_the_gauges_picture_what_there_is() -> None:
             inside.instruments,
             inside.directory,
             inside.tenants,
+            inside.limiter,
             lambda: len(connections),
             package_version(),
         )
@@ -202,3 +205,25 @@ async def test_the_gauges_picture_what_there_is() -> None:
         assert inside.instruments.events_total == len(ended.data) + 1
         inside.directory.upstreams[1].is_up = False
         assert not gauges.snapshot().pools["script"].up
+
+
+@pytest.mark.parametrize(
+    ("usage", "estimated", "settled"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 7}, 9, 12),
+        ({"prompt_tokens": 5}, 9, 14),
+        (None, 9, 49),
+        (None, 0, 0),
+    ],
+)
+def test_a_tenant_is_charged_what_was_used_as_far_as_anybody_knows(
+    usage: dict[str, int] | None, estimated: int, settled: int
+) -> None:
+    """An engine that reports nothing but has answered has read the prompt, too; one that did not answer used nothing."""
+    with World() as world:
+        stream = world.open()
+        facts = stream.facts
+        facts.usage, facts.tokens_estimated, facts.prompt_tokens, facts.context_tokens = usage, estimated, 40, 1000
+        stream.end(Reason.COMPLETED)
+        count_end(world.instruments, stream)
+        assert cast(FakeSlot, stream.slot).settled_tokens == settled

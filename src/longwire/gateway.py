@@ -82,11 +82,13 @@ class Gateway:
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
         upstream = self.directory.choose(ask.model, visit.tenant.may_use)
-        slot = self.limiter.admit(visit.tenant)
+        facts = self._facts(ask, visit, upstream)
+        slot = self.limiter.admit(visit.tenant, facts.context_tokens)
         try:
-            stream = self.registry.open(self._facts(ask, visit, upstream), visit.words)
+            stream = self.registry.open(facts, visit.words)
         except BaseException:
             slot.release()
+            slot.settle(0)
             raise
         stream.slot = slot
         stream.on_disconnect, stream.grace_s = visit.on_disconnect, visit.grace_s
@@ -131,6 +133,8 @@ class Gateway:
             hides_usage=ask.hides_usage,
             wants_stream=ask.wants_stream,
             asker=visit.asker,
+            prompt_tokens=ask.prompt_tokens,
+            context_tokens=ask.prompt_tokens + ask.answer_tokens,
         )
 
     def _order(self, upstream: Upstream, ask: Ask, visit: Visit) -> Order:

@@ -22,6 +22,7 @@ from .admin.app import admin_app
 from .admin.server import AdminServer
 from .admission.keysfile import KeysFile
 from .admission.limiter import Limiter
+from .admission.matrix import Matrix
 from .admission.tenants import Tenants
 from .engines.call import CallShell
 from .engines.directory import Directory
@@ -129,10 +130,11 @@ class House:
         if secret is not None:
             self.registry.use_secret(secret)
         self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
+        self.limiter = Limiter(Matrix.create(len(self.tenants), 1), 0, self.clock, settings.max_streams, self.tenants)
         self.gateway = Gateway(
             settings,
             self.directory,
-            Limiter(settings.max_streams),
+            self.limiter,
             self.registry,
             CallShell(settings, self.clock, self.instruments),
             user_agent=b"longwire/" + package_version().encode(),
@@ -203,6 +205,7 @@ class House:
             self.instruments,
             self.directory,
             self.tenants,
+            self.limiter,
             lambda: len(self.listener.connections),
             package_version(),
         )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
+from .admission.limiter import Limiter
 from .admission.tenants import Tenants
 from .engines.directory import Directory
 from .observe.instruments import Instruments
@@ -147,6 +148,7 @@ class Gauges:
     instruments: Instruments
     directory: Directory
     tenants: Tenants
+    limiter: Limiter
     connections: Callable[[], int]
     version: str
 
@@ -159,6 +161,7 @@ class Gauges:
             upstream.name: PoolSnapshot(up=upstream.is_up, **upstream.statistics())
             for upstream in self.directory.upstreams
         }
+        uses = {tenant.name: self.limiter.use(tenant) for tenant in self.tenants}
         return Snapshot(
             version=self.version,
             streams={state.name.lower(): streams[state.name.lower()] for state in State},
@@ -169,13 +172,19 @@ class Gauges:
             arena_blocks_used={use: arena[use] for use in ("log", "records", "request", "input")},
             arena_bytes=arena["blocks"] * BLOCK_BYTES,
             pools=pools,
-            tenant_streams={tenant.name: tenant.live_streams for tenant in self.tenants},
+            tenant_streams={name: use.live_streams for name, use in uses.items()},
+            tenant_held_tokens={name: use.held_tokens for name, use in uses.items()},
+            tenant_reserved_tokens={name: use.reserved_tokens for name, use in uses.items()},
         )
 
 
 def count_end(instruments: Instruments, stream: Stream) -> None:
-    """What is counted of a stream when it has ended."""
+    """What is counted of a stream when it has ended; also against its tenant's tokens per minute."""
     prompt, completion = _tokens(stream)
+    if stream.slot is not None:
+        # An engine that reports no usage has still read the prompt, if it answered anything.
+        is_told = stream.facts.usage is not None or not completion
+        stream.slot.settle(completion + (prompt if is_told else stream.facts.prompt_tokens))
     instruments.stream_duration.observe_s((stream.ended_at or stream.created_at) - stream.created_at)
     instruments.tokens_prompt_total += prompt
     if stream.facts.usage is None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longwire.admission.tenants import MAX_KEY_BYTES, MAX_KEYS, Tenant, Tenants, hash_key
+from longwire.admission.tenants import MAX_KEY_BYTES, MAX_KEYS, Tenant, Tenants, hash_key, home_of
 from longwire.words.errors import SettingsError, Unauthenticated
 from longwire.words.settings import TenantSettings
 
@@ -307,5 +307,12 @@ def test_reprs_tell_the_state() -> None:
     tenants = make_tenants()
     assert repr(tenants) == "<Tenants 3 with 2 keys refused=0>"
     assert repr(Tenants([])) == "<Tenants open refused=0>"
-    assert repr(tenants.identify(bearer(OTHER))) == "<Tenant 'other' #1 streams=0/256>"
-    assert Tenant(TenantSettings(name="t", max_streams=3), 0).statistics() == {"live_streams": 0, "max_streams": 3}
+    assert repr(tenants.identify(bearer(OTHER))) == "<Tenant 'other' #1 max_streams=256>"
+    assert Tenant(TenantSettings(name="t", max_streams=3), 0).statistics() == {"index": 0, "max_streams": 3}
+
+
+@pytest.mark.parametrize(
+    ("home", "slots", "expected"), [(-1, 4, None), (0, 1, 0), (3, 4, 3), (4, 4, 0), (7, 4, 3), (255, 1, 0)]
+)
+def test_a_home_is_a_slot_that_there_is(home: int, slots: int, expected: int | None) -> None:
+    assert home_of(Tenant(TenantSettings(name="t", home=home), 0), slots) == expected

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longwire.dialects.base import Ask, RelayWords, encode_json, error_object, read_strict_json
+from longwire.dialects.base import (
+    MAX_ANSWER_TOKENS,
+    Ask,
+    RelayWords,
+    encode_json,
+    error_object,
+    read_relayed,
+    read_strict_json,
+)
 from longwire.words.errors import BadJson
 from longwire.words.reasons import CloseReason
 
@@ -202,3 +210,20 @@ def test_an_error_body_can_be_read() -> None:
 def test_what_was_read_in_another_process_comes_back() -> None:
     ask = Ask("m", True, 2, b"{}", None, True)
     assert pickle.loads(pickle.dumps(ask)) == ask
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b"{}", (1, 0)),
+        (b'{"max_output_tokens":50}', (6, 50)),
+        (b'{"max_tokens":"50"}', (5, 0)),
+        (b'{"max_tokens":true}', (5, 0)),
+        (b'{"max_tokens":1e300}', (5, MAX_ANSWER_TOKENS)),
+    ],
+)
+def test_tokens_of_a_relayed_request_are_estimated_and_never_a_reason_to_refuse_it(
+    body: bytes, tokens: tuple[int, int]
+) -> None:
+    ask = read_relayed(body)
+    assert (ask.prompt_tokens, ask.answer_tokens) == tokens and ask.body == body

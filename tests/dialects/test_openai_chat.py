@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longwire.dialects.base import Ask
+from longwire.dialects.base import MAX_ANSWER_TOKENS, Ask
 from longwire.dialects.openai_chat import DONE_BLOCK, MAX_CHOICES, OpenAiWords, read_request
 from longwire.words.errors import BadJson, RemoteError
 from longwire.words.reasons import CloseReason
@@ -164,3 +164,39 @@ def test_a_bad_ending_is_an_error_and_the_end_marker() -> None:
         "lw_x",
         7,
     )
+
+
+# Tokens.
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({}, 0),
+        ({"max_tokens": None}, 0),
+        ({"max_tokens": 100}, 100),
+        ({"max_completion_tokens": 7}, 7),
+        ({"max_tokens": 100, "max_completion_tokens": 200, "stream": True}, 200),
+        ({"max_tokens": 100, "n": 3}, 300),
+        ({"max_tokens": 10, "n": 2, "prompt": ["a", "b", "c"]}, 60),
+        ({"max_tokens": -1}, 0),
+        ({"max_tokens": 64.0}, 64),
+        ({"max_tokens": 10**300, "n": 128}, MAX_ANSWER_TOKENS),
+    ],
+)
+def test_an_answer_is_bounded_by_what_the_request_says(fields: dict[str, Any], most: int) -> None:
+    assert read(model="m", **fields).answer_tokens == most
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", ["100", True, [100], {}])
+def test_a_bound_that_engines_read_differently_is_refused(name: str, value: object) -> None:
+    assert refused(model="m", **{name: value}).param == name
+
+
+def test_a_prompt_counts_a_quarter_of_its_bytes_without_what_the_gateway_adds() -> None:
+    plain = read(model="m", messages=MESSAGES, stream=False)
+    assert plain.prompt_tokens == -(-len(plain.body) // 4)
+    ours = read(model="m", messages=MESSAGES, stream=True)
+    assert ours.plain_body is not None and len(ours.body) > len(ours.plain_body)
+    assert ours.prompt_tokens == -(-len(ours.plain_body) // 4)

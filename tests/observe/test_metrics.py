@@ -86,6 +86,8 @@ def test_gauges_come_from_the_snapshot() -> None:
         arena_bytes=655_360,
         pools={"a": PoolSnapshot(up=True, idle=1, busy=2, connecting=3)},
         tenant_streams={"acme": 3},
+        tenant_held_tokens={"acme": 300},
+        tenant_reserved_tokens={"acme": 4096},
     )
     samples = scrape(Instruments(), snapshot)
     assert samples["longwire_streams", (("state", "live"),)] == 3
@@ -99,6 +101,8 @@ def test_gauges_come_from_the_snapshot() -> None:
     assert samples["longwire_engine_up", (("engine", "a"),)] == 1
     assert samples["longwire_engine_connections", (("engine", "a"), ("state", "connecting"))] == 3
     assert samples["longwire_tenant_streams", (("tenant", "acme"),)] == 3
+    assert samples["longwire_tenant_held_tokens", (("tenant", "acme"),)] == 300
+    assert samples["longwire_tenant_reserved_tokens", (("tenant", "acme"),)] == 4096
     assert samples["longwire_build_info", (("version", "1.2"),)] == 1
 
 

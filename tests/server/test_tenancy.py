@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,51 @@ async def test_who_lost_the_key_reads_its_stream_no_more(tmp_path: Path) -> None
         keys.poll_nowait()
         assert (await house.fetch(f"/v1/streams/{stream_id}", {"x-api-key": "sk-lent"})).status == 401
         assert (await house.fetch(f"/v1/streams/{stream_id}", AS_BOB)).status == 200
+
+
+# Limits per minute and per slot.
+
+
+async def test_tenants_that_take_turns_on_one_connection_have_limits_of_their_own() -> None:
+    tenants = [replace(ADA, max_requests_per_min=3), BOB]
+    async with open_house(tenants=tenants) as house:
+        client = await house.connect()
+        statuses: dict[str, list[int]] = {"ada": [], "bob": []}
+        for _ in range(5):
+            for name, headers in (("ada", AS_ADA), ("bob", AS_BOB)):
+                client.post(chat(), headers)
+                answer = await client.answer()
+                statuses[name].append(answer.status)
+        assert statuses == {"ada": [200, 200, 200, 429, 429], "bob": [200] * 5}
+        refused = await house.ask(chat(), AS_ADA)
+        assert refused.error["code"] == "too_many_requests"
+        house.pass_time(int(refused.header("retry-after") or 0))
+        assert (await house.ask(chat(), AS_ADA)).status == 200
+
+
+async def test_tokens_are_counted_as_the_engine_has_counted_them() -> None:
+    async with open_house(tenants=[replace(ADA, max_tokens_per_min=1500)]) as house:
+        (ada,) = house.gateway.tenants
+        assert (await house.ask(chat(max_tokens=1000), AS_ADA)).status == 200
+        await until(lambda: not house.gateway.limiter.live_streams, "it has ended")
+        (stream,) = house.streams
+        assert stream.facts.usage is not None and stream.facts.context_tokens > 1000
+        used = house.gateway.limiter.use(ada).tokens_per_min
+        assert used == stream.facts.usage["total_tokens"] < 1000
+        assert (await house.ask(chat(max_tokens=1000), AS_ADA)).status == 200
+        client = await house.connect()
+        client.post(chat(fault="hang", max_tokens=1200), AS_ADA)
+        await house.sim.wait_open(1)
+        assert house.metric('longwire_tenant_held_tokens{tenant="ada"}') > 1200
+        client.close()
+        await until(lambda: not house.gateway.limiter.live_streams, "it has ended")
+        assert house.gateway.limiter.use(ada).tokens_per_min == 2 * used, "what was never generated is not counted"
+
+
+async def test_a_request_beyond_its_slots_reserve_hears_of_both_numbers() -> None:
+    async with open_house(tenants=[replace(ADA, home=0, reserved_slots=1, slot_tokens=500), BOB]) as house:
+        refused = await house.ask(chat(max_tokens=500), AS_ADA)
+        assert refused.status == 400 and refused.error["code"] == "context_too_large"
+        assert "slot_tokens" in refused.error["message"] and "500" in refused.error["message"]
+        assert (await house.ask(chat(max_tokens=300), AS_ADA)).status == 200
+        assert house.metric('longwire_tenant_reserved_tokens{tenant="ada"}') == 500

@@ -9,6 +9,7 @@ import pytest
 
 from longwire.streams.arena import BLOCK_BYTES
 from longwire.streams.doors import Door
+from longwire.streams.rebuild import facts_of_row
 from longwire.streams.registry import MAX_TOMBSTONES
 from longwire.streams.stream import BodyHead, Kind, OnDisconnect, State, Stream
 from longwire.streams.tables import StreamRow, unpack_stream
@@ -531,3 +532,13 @@ def test_closing_ends_and_forgets_everything() -> None:
     assert opening.refusal is not None
     assert (opening.refusal.status, opening.refusal.body) == (503, reader.refusal)
     world.close()
+
+
+def test_a_row_tells_what_its_stream_was_admitted_with() -> None:
+    """Who takes it over holds the same tokens for it, and corrects the same estimate at its end."""
+    with World() as world:
+        stream = world.open()
+        stream.facts.prompt_tokens, stream.facts.context_tokens = 12, 512
+        world.registry.store_row(stream)
+        facts = facts_of_row(row_of(world, stream))
+        assert (facts.prompt_tokens, facts.context_tokens) == (12, 512)

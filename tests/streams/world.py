@@ -347,9 +347,13 @@ class FakeSlot:
 
     def __init__(self) -> None:
         self.released = 0
+        self.settled_tokens = -1
 
     def release(self) -> None:
         self.released += 1
+
+    def settle(self, tokens: int) -> None:
+        self.settled_tokens = tokens
 
 
 class Hoard:

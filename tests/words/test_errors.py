@@ -18,7 +18,9 @@ from longwire.words.errors import (
     RefusedError,
     RemoteError,
     SettingsError,
+    TooManyRequests,
     TooManyStreams,
+    TooManyTokens,
     Unauthenticated,
     UpstreamError,
 )
@@ -92,7 +94,7 @@ def test_401_says_how_and_405_says_what_instead() -> None:
     assert make(MethodNotAllowed).headers() == [(b"allow", b"GET, HEAD")]
 
 
-@pytest.mark.parametrize("error", [TooManyStreams, Overloaded, UpstreamError])
+@pytest.mark.parametrize("error", [TooManyStreams, TooManyRequests, TooManyTokens, Overloaded, UpstreamError])
 def test_what_may_pass_by_waiting_is_marked_so(error: type[LongwireError]) -> None:
     assert error.retryable
 

@@ -46,15 +46,14 @@ def hash_key(key: str) -> str:
 
 
 class Tenant:
-    """Who a request belongs to. ``live_streams`` is written by the limiter alone."""
+    """Who a request belongs to. ``index`` is its row in the matrix, where all that it uses is counted."""
 
-    __slots__ = ("_models", "index", "live_streams", "name", "settings")
+    __slots__ = ("_models", "index", "name", "settings")
 
     def __init__(self, settings: TenantSettings, index: int) -> None:
         self.name = settings.name
         self.index = index
         self.settings = settings
-        self.live_streams = 0
         self._models = frozenset(settings.models)
 
     def may_use(self, model: str) -> bool:
@@ -62,11 +61,21 @@ class Tenant:
         return not self._models or model in self._models
 
     def statistics(self) -> dict[str, int]:
-        return {"live_streams": self.live_streams, "max_streams": self.settings.max_streams}
+        return {"index": self.index, "max_streams": self.settings.max_streams}
 
     def __repr__(self) -> str:
         # Without the settings: they hold key hashes.
-        return f"<Tenant {self.name!r} #{self.index} streams={self.live_streams}/{self.settings.max_streams}>"
+        return f"<Tenant {self.name!r} #{self.index} max_streams={self.settings.max_streams}>"
+
+
+def home_of(tenant: Tenant, slots: int) -> int | None:
+    """The slot that a tenant is pinned to, of so many; None where it may run on any.
+
+    A home beyond the last slot is folded back: one configuration serves large machines and small ones, and every process
+    comes to the same answer by itself.
+    """
+    home = tenant.settings.home
+    return None if home < 0 else home % slots
 
 
 class Tenants:

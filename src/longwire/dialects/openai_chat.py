@@ -13,7 +13,16 @@ from typing import Any
 
 from ..words.errors import RemoteError
 from ..words.reasons import CloseReason
-from .base import Ask, RelayWords, encode_json, error_object, read_strict_json
+from .base import (
+    MAX_ANSWER_TOKENS,
+    Ask,
+    RelayWords,
+    bound_of_answer,
+    encode_json,
+    error_object,
+    estimate_tokens,
+    read_strict_json,
+)
 
 MAX_CHOICES = 128
 """More answers to one prompt than any SDK's user wants; an unbounded n has taken engines down (vLLM CVE-2026-34756)."""
@@ -44,14 +53,25 @@ def read_request(body: bytes) -> Ask:
         choices = 1
     if not isinstance(choices, int) or isinstance(choices, bool) or not 1 <= choices <= MAX_CHOICES:
         raise RemoteError(f"n must be a whole number from 1 to {MAX_CHOICES}.", param="n")
+    _check_bounds(fields)
     plain = encode_json(fields)
+    finishes = _finishes(fields, choices)
+    tokens = (estimate_tokens(plain), min(bound_of_answer(fields) * finishes, MAX_ANSWER_TOKENS))
     if not wants_stream:
-        return Ask(model, False, choices, plain, None, False)
+        return Ask(model, False, choices, plain, None, False, *tokens)
     if _asks_for_usage(fields):
-        return Ask(model, True, _finishes(fields, choices), plain, None, False)
+        return Ask(model, True, finishes, plain, None, False, *tokens)
     options = fields.get("stream_options") or {}
     with_usage = encode_json({**fields, "stream_options": {**options, "include_usage": True}})
-    return Ask(model, True, _finishes(fields, choices), with_usage, plain, True)
+    return Ask(model, True, finishes, with_usage, plain, True, *tokens)
+
+
+def _check_bounds(fields: dict[str, Any]) -> None:
+    """Some engines read text as a number here: they would generate what we have not counted."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = fields.get(name)
+        if not isinstance(value, (int, float, NoneType)) or isinstance(value, bool):
+            raise RemoteError(f"{name} must be a whole number.", param=name)
 
 
 def _asks_for_usage(fields: dict[str, Any]) -> bool:

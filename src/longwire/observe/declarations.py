@@ -110,6 +110,22 @@ METRICS: Final[tuple[Metric, ...]] = (
         read=lambda at: _bounded(at.now.tenant_streams),
     ),
     Metric(
+        name="longwire_tenant_held_tokens",
+        kind="gauge",
+        unit="tokens",
+        help="Tokens that a tenant's live streams may need for their contexts, as estimated from their requests.",
+        labels=("tenant",),
+        read=lambda at: _bounded(at.now.tenant_held_tokens),
+    ),
+    Metric(
+        name="longwire_tenant_reserved_tokens",
+        kind="gauge",
+        unit="tokens",
+        help="Tokens that are reserved for the contexts of a tenant's reserved slots (reserved_slots x slot_tokens).",
+        labels=("tenant",),
+        read=lambda at: _bounded(at.now.tenant_reserved_tokens),
+    ),
+    Metric(
         name="longwire_events_total",
         kind="counter",
         help="Events that engines sent into logs; each once, however many readers it has.",

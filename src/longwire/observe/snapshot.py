@@ -44,4 +44,6 @@ class Snapshot:
     pools: Mapping[str, PoolSnapshot] = field(default_factory=dict)
     """By the engine's name."""
     tenant_streams: Mapping[str, int] = field(default_factory=dict)
-    """Streams that count against the limit of each tenant, by its name."""
+    """Streams that count against the limit of each tenant, by its name: over all shards, as are the two below."""
+    tenant_held_tokens: Mapping[str, int] = field(default_factory=dict)
+    tenant_reserved_tokens: Mapping[str, int] = field(default_factory=dict)

@@ -110,6 +110,7 @@ def checkpoint_offset(word: int) -> int:
 def facts_of_row(row: StreamRow) -> Facts:
     """What the row says of the stream in words."""
     told = json.loads(row.facts or b"{}")
+    prompt_tokens, context_tokens = told.get("tokens", (0, 0))
     return Facts(
         tenant=str(told.get("tenant", "")),
         tenant_index=row.tenant,
@@ -124,4 +125,6 @@ def facts_of_row(row: StreamRow) -> Facts:
         choices=int(told.get("n", 1)),
         hides_usage=bool(told.get("hide", False)),
         wants_stream=bool(told.get("stream", True)),
+        prompt_tokens=prompt_tokens,
+        context_tokens=context_tokens,
     )

@@ -12,7 +12,6 @@ Over 400 lines: each stream is in several maps and orders, and what changes one 
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -28,8 +27,9 @@ from ..words.sweep import MIN_STEP_S, Sweep
 from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS
 from .log import Log
 from .memory import Memory
+from .rows import row_of
 from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
-from .tables import MAX_FACTS_BYTES, StreamRow, pack_stream
+from .tables import StreamRow, pack_stream
 
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""
@@ -38,15 +38,11 @@ GRACE_LOOK_S = 0.5
 """How often streams are looked at that nobody reads and that wait for a reader to come back."""
 MAX_EVICTIONS_PER_STEP = 256
 """At a few microseconds each, about a millisecond."""
-MAX_MODEL_CHARS_IN_ROW = 128
-"""The row's facts must fit whatever a client calls its model: it is only shown from there."""
-
 ARENA_WAIT_S = 15.0
 """How long streams that wait for memory may stand still before one of them is ended for the others. Whatever can free
 blocks by itself has had its time by then, and the clients' own patience (30 s and more) has not run out."""
 
 _NO_STREAM = "No stream has this id."
-_REASONS = list(CloseReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,53 +227,9 @@ class Registry:
         if entry is not None and entry.stream is stream:
             del self._keys[stream.facts.key_hash]
 
-    # The row.
-
     def store_row(self, stream: Stream) -> None:
         """Write what a process would need to take this stream over: a few times in its life, never per event."""
-        facts = stream.facts
-        described = {
-            "tenant": facts.tenant,
-            "route": facts.route,
-            "model": facts.model[:MAX_MODEL_CHARS_IN_ROW],
-            "engine": facts.engine,
-            "n": facts.choices,
-            "hide": facts.hides_usage,
-            "stream": facts.wants_stream,
-            "request": facts.request_id,
-        }
-        text = json.dumps(described).encode()
-        if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
-            text = json.dumps({**described, "model": "", "request": ""}).encode()
-        records = stream.log.records
-        row = StreamRow(
-            id=stream.id,
-            owner=self.place.incarnation,
-            epoch=stream.log.epoch,
-            tenant=facts.tenant_index,
-            state=stream.state,
-            kind=stream.kind,
-            reason=_REASONS.index(stream.reason) + 1 if stream.reason else 0,
-            fd=stream.link.fd,
-            read_base=stream.link.read_base,
-            written_base=stream.link.written_base,
-            log_block=stream.log.upstream.first,
-            log_bytes=stream.log.upstream.end if stream.state is State.ENDED else 0,
-            records_block=records.first if records else 0,
-            request_block=stream.request.first if stream.request else 0,
-            request_bytes=stream.request.end if stream.request else 0,
-            created_us=int(stream.created_at * 1e6),
-            prompt_hash=facts.prompt_hash or bytes(16),
-            key_hash=facts.key_hash or bytes(16),
-            body_hash=facts.body_hash or bytes(16),
-            asker=facts.asker[0],
-            asked_at=facts.asker[1],
-            ended_us=int((stream.ended_at or 0) * 1e6),
-            on_disconnect=stream.on_disconnect,
-            grace_ms=int(stream.grace_s * 1000),
-            facts=text if len(text) <= MAX_FACTS_BYTES else b"{}",
-        )
-        self.table.write(stream.row, pack_stream(row))
+        self.table.write(stream.row, pack_stream(row_of(stream, self.place)))
 
     # Endings.
 

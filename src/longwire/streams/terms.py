@@ -106,6 +106,9 @@ class Slot(Protocol):
 
     def release(self) -> None: ...
 
+    def settle(self, tokens: int) -> None:
+        """Say what the stream has really used."""
+
 
 class Producer(Protocol):
     """What fills a stream: an exchange with an engine."""
@@ -132,6 +135,10 @@ class Facts:
     request_id: str = ""
     usage: dict[str, Any] | None = None
     tokens_estimated: int = 0
+    prompt_tokens: int = 0
+    """As estimated from the request."""
+    context_tokens: int = 0
+    """As counted at admission: the prompt's, and the most that the answer may have."""
     prompt_hash: bytes = b""
     key_hash: bytes = b""
     body_hash: bytes = b""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from .errors import SettingsError
 from .settings import GIB, KIB, MIB, EngineSettings, Settings, TenantSettings
+from .tenancy import NAME, find_bad_homes, find_bad_words
 
 VARIABLE_PREFIX = "LONGWIRE_"
 NO_SETTINGS = frozenset({"LONGWIRE_CONFIG", "LONGWIRE_ADMIN_URL", "LONGWIRE_API_KEY", "LONGWIRE_URL"})
@@ -33,8 +34,6 @@ _ENGINE_KEY = re.compile(r"LONGWIRE_ENGINE_([A-Z0-9_]+)_API_KEY\Z")
 _KUBERNETES = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?\Z")
 """Variables that Kubernetes makes in every pod beside a service called longwire; they are nobody's mistake."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_KEY_HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _NUMBER = re.compile(r"\s*(-?[0-9][0-9_]{0,19})(\.[0-9]{1,9})?\s*([A-Za-z]*)\s*\Z")
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "bytes": {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": KIB, "mib": MIB, "gib": GIB},
@@ -233,14 +232,14 @@ def find_lines(text: str) -> dict[Path, int]:
 def parse_engine_spec(spec: str, where: str = "--engine") -> EngineSettings:
     """``URL``, ``NAME=URL``, ``local`` or ``sim`` as an engine; the URL is kept without its ``/v1``."""
     name, equals, url = spec.partition("=")
-    if not equals or not _NAME.match(name):
+    if not equals or not NAME.match(name):
         name, url = "", spec
     return _finish_engine(EngineSettings(name=name, url=url), where)
 
 
 def _finish_engine(engine: EngineSettings, where: str) -> EngineSettings:
     """Normalise the URL, and make a name from it where none was given."""
-    if engine.name and not _NAME.match(engine.name):
+    if engine.name and not NAME.match(engine.name):
         raise SettingsError("An engine's name is up to 64 letters, digits, dots, dashes and underscores.", where=where)
     url = engine.url.strip()
     if url not in ENGINE_WORDS:
@@ -406,13 +405,7 @@ def _add_engine_keys(settings: Settings, env: Mapping[str, str], origins: dict[s
 
 
 def _finish_tenant(tenant: TenantSettings, where: str) -> TenantSettings:
-    message = ""
-    if not _NAME.match(tenant.name):
-        message = "A tenant needs a name of up to 64 letters, digits, dots, dashes and underscores."
-    elif not all(_KEY_HASH.match(key_hash) for key_hash in tenant.key_hashes):
-        # The wrong value may be a raw key, so it is not repeated.
-        message = f"The key_hashes of tenant {tenant.name} must be as longwire tenants hash prints them."
-    if message:
+    if message := find_bad_words(tenant):
         raise SettingsError(message, where=where)
     return tenant
 
@@ -473,6 +466,11 @@ def _check_access(loaded: Loaded) -> None:
             raise _refuse(loaded, message, f"tenants[{index}].name")
 
 
+def _check_homes(loaded: Loaded) -> None:
+    for index, name, message in find_bad_homes(loaded.settings.tenants, loaded.settings.max_streams):
+        raise _refuse(loaded, message, f"tenants[{index}].{name}")
+
+
 def _check_proxies(loaded: Loaded) -> None:
     from ipaddress import ip_network
 
@@ -496,4 +494,4 @@ def _check_sizes(loaded: Loaded) -> None:
         )
 
 
-_CHECKS = (_check_tls, _check_names, _check_access, _check_proxies, _check_sizes)
+_CHECKS = (_check_tls, _check_names, _check_access, _check_homes, _check_proxies, _check_sizes)

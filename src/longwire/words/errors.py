@@ -121,6 +121,12 @@ class KeyReused(RemoteError):
     status = 422
 
 
+class ContextTooLarge(RemoteError):
+    """Prompt and max_tokens together need more tokens than the tenant's slots or its limit per minute could ever give."""
+
+    code = "context_too_large"
+
+
 class HeadersTooLarge(RemoteError):
     """The request's head is larger than max_head_bytes."""
 
@@ -200,8 +206,26 @@ class TooManyStreams(RefusedError):
     retryable = True
 
 
+class TooManyRequests(RefusedError):
+    """The tenant has made as many requests within a minute as it may."""
+
+    code = "too_many_requests"
+    status = 429
+    type = "rate_limit_error"
+    retryable = True
+
+
+class TooManyTokens(RefusedError):
+    """The tenant has used as many tokens within a minute as it may."""
+
+    code = "too_many_tokens"
+    status = 429
+    type = "rate_limit_error"
+    retryable = True
+
+
 class Overloaded(RefusedError):
-    """No room for a new stream: the arena or a table is full, or the gateway drains."""
+    """No room for a new stream: the arena or a table is full, what is left is kept for others, or the gateway drains."""
 
     code = "overloaded"
     status = 503

@@ -54,6 +54,37 @@ class TenantSettings:
     key_hashes: list[str] = setting([], "Hashed keys, as printed by `longwire tenants hash`.")
     models: list[str] = setting([], "Models that the tenant may use; empty: all.")
     max_streams: int = setting(256, "Most streams at once; those that run detached count too.", low=1, high=1_000_000)
+    max_requests_per_min: int = setting(
+        0, "Most requests within 60 seconds, over all shards; beyond it 429. 0: no limit.", low=0, high=1_000_000_000
+    )
+    max_tokens_per_min: int = setting(
+        0,
+        "Most tokens within 60 seconds, over all shards; beyond it 429. A request counts a quarter of its bytes and its "
+        "max_tokens until the engine says what it used. 0: no limit.",
+        low=0,
+        high=4_000_000_000,
+    )
+    home: int = setting(
+        -1,
+        "Slot of the shard that serves this tenant's requests, whichever shard accepted the connection; one beyond the "
+        "last is folded back (modulo the number of shards). -1: any.",
+        low=-1,
+        high=255,
+    )
+    reserved_slots: int = setting(
+        0,
+        "Streams of the home shard's max_streams that are kept for this tenant; others are refused (503) rather than "
+        "given them. Needs home.",
+        low=0,
+        high=1_000_000,
+    )
+    slot_tokens: int = setting(
+        0,
+        "Tokens that are reserved for the context of each reserved slot. A request of this tenant that may need more (a "
+        "quarter of its bytes and its max_tokens) is refused with 400. 0: no bound. Needs reserved_slots.",
+        low=0,
+        high=1_000_000_000,
+    )
     may_run_detached: bool = setting(True, "Whether the tenant may ask for grace or run on disconnect.")
     max_grace_s: float = setting(300.0, "Longest grace period that a request may ask for.", low=0, high=86_400)
 
