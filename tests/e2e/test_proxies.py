@@ -41,6 +41,8 @@ CHAT = "/v1/chat/completions"
 NGINX_TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 EVENTS = 5
 TOKENS = 40
+TENANTS = 32
+"""That all of them fall to one of two gateways, even if its share is 60 %, has a chance of 1 in ten million."""
 
 
 # The proxies.
@@ -82,9 +84,11 @@ def find(kind: Kind) -> str | None:
     )
 
 
-def fill_in(kind: Kind, folder: Path, port: int, gateway: str, pair: Pair) -> Path:
+Change = Callable[[str], str]
+
+
+def fill_in(recipe: str, folder: Path, port: int, gateway: str, pair: Pair) -> str:
     """The recipe with this test's places in it. Everything else stays as it is: that is what is tested."""
-    text = (RECIPES / kind.recipe).read_text(encoding="utf-8")
     gateway_port = gateway.rpartition(":")[2]
     both = folder / "both.pem"
     both.write_text(Path(pair.certificate).read_text() + Path(pair.key).read_text())
@@ -103,11 +107,9 @@ def fill_in(kind: Kind, folder: Path, port: int, gateway: str, pair: Pair) -> Pa
         "http {": "http {" + "".join(f"{each}_temp_path {folder}/{each};" for each in NGINX_TEMPORARY),
     }
     for place, ours in places.items():
-        text = text.replace(place, ours)
-    assert "443" not in re.sub(r"#.*", "", text).replace(str(port), ""), "a place that was not filled in"
-    config = folder / kind.recipe
-    config.write_text(text)
-    return config
+        recipe = recipe.replace(place, ours)
+    assert not re.search(r"\b(?:443|8080)\b", re.sub(r"#.*", "", recipe)), "a place that was not filled in"
+    return recipe
 
 
 class Proxied(NamedTuple):
@@ -169,12 +171,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def standing_before(kind: Kind, folder: Path, gateway: str, engine: str) -> Iterator[Proxied]:
+def standing_before(
+    kind: Kind, folder: Path, gateway: str, engine: str, change: Change = lambda recipe: recipe
+) -> Iterator[Proxied]:
     program = find(kind)
     if program is None:
         pytest.skip(f"{kind.programs[0]} is not installed")
     port = free_port()
-    command = kind.command(program, fill_in(kind, folder, port, gateway, make_pair(folder, "proxy")))
+    config = folder / kind.recipe
+    recipe = change((RECIPES / kind.recipe).read_text(encoding="utf-8"))
+    config.write_text(fill_in(recipe, folder, port, gateway, make_pair(folder, "proxy")))
+    command = kind.command(program, config)
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     proxied = Proxied(kind, port, gateway, engine, process)
@@ -326,3 +333,59 @@ def test_http_2_ends_at_the_proxy(proxied: Proxied) -> None:
     *data, version = asked.stdout.split("\n\n")
     assert version == "2"
     assert len(data) > TOKENS and data[-1] == "data: [DONE]"
+
+
+# The lines that stand in comments.
+
+
+def for_two(other: str) -> Change:
+    """The recipe with its line for several gateways, and with a second gateway."""
+    port = other.rpartition(":")[2]
+    lines = {
+        "# hash $http": "hash $http",
+        "server 127.0.0.1:8080 max_fails=0;": f"server 127.0.0.1:8080; server 127.0.0.1:{port};",
+        "# balance hdr": "balance hdr",
+        "# hash-type": "hash-type",
+        "    server one": f"    server two 127.0.0.1:{port} check inter 2s\n    server one",
+        "# hash_policy": "hash_policy",
+        "type: STATIC": "type: STATIC\n      lb_policy: RING_HASH",
+        "          - lb_endpoints:": "          - lb_endpoints:\n              - endpoint: "
+        f"{{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }}",
+    }
+
+    def change(recipe: str) -> str:
+        for line, ours in lines.items():
+            recipe = recipe.replace(line, ours)
+        return recipe
+
+    return change
+
+
+def test_a_tenant_stays_with_its_gateway(proxied: Proxied, lively_gateway: str, tmp_path: Path) -> None:
+    """Every key finds its own stream again, and not because all of them are on one gateway."""
+    where = set()
+    change = for_two(lively_gateway)
+    with standing_before(proxied.kind, tmp_path, proxied.gateway, proxied.engine, change) as both:
+        for tenant in range(TENANTS):
+            key = f"Bearer tenant-{tenant}"
+            with both.ask("POST", CHAT, chat("none"), Authorization=key) as response:
+                path = response.headers["location"]
+                said = read_rest(response)
+            with both.ask("GET", path, Authorization=key, Accept="text/event-stream") as again:
+                assert (again.status, read_rest(again)) == (200, said)
+            where.add(httpx.get(proxied.gateway + path, timeout=LIMIT_S).status_code)
+    assert where == {200, 404}
+
+
+def test_the_proxy_protocol_in_place_of_a_header(engine: str, tmp_path: Path) -> None:
+    """A gateway that expects it answers nobody who comes without it from an address that it trusts."""
+    line = "check inter 2s fall 2 rise 1"
+    flags = ("--proxy-protocol", "--trusted-proxies", "127.0.0.1")
+    with (
+        running("--engine", engine, *flags) as gateway,
+        standing_before(
+            KINDS["haproxy"], tmp_path, gateway, engine, lambda recipe: recipe.replace(line, line + " send-proxy-v2")
+        ) as proxied,
+        proxied.ask("POST", CHAT, chat("none")) as response,
+    ):
+        assert response.status == 200 and read_rest(response)[-1] == "[DONE]"
