@@ -124,4 +124,6 @@ def facts_of_row(row: StreamRow) -> Facts:
         choices=int(told.get("n", 1)),
         hides_usage=bool(told.get("hide", False)),
         wants_stream=bool(told.get("stream", True)),
+        usage=told.get("usage"),
+        tokens_estimated=int(told.get("guess", 0)),
     )

@@ -31,6 +31,9 @@ _TOUCHED = 7
 WORDS = 4
 """Aligned 64-bit words per row, for what changes with every read."""
 
+ATTEMPTS_WORD = 2
+FIRST_TOKEN_WORD = 3
+
 COUNT_BITS = 29
 COUNT_MASK = (1 << COUNT_BITS) - 1
 """A stream of the largest size that can be set (4 GiB) may consist of events of a few bytes: 29 bits count 500 million of them,
@@ -223,7 +226,8 @@ class StreamRow(NamedTuple):
     on_disconnect: int
     grace_ms: int
     facts: bytes
-    """A short JSON object: tenant, model, engine, route, choices (read at adoption, never on the hot path)."""
+    """A short JSON object: tenant, model, engine, route, choices, and of an ended stream its counts (read at adoption and by
+    operators, never on the hot path)."""
 
 
 class ConnectionRow(NamedTuple):
