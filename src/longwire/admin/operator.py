@@ -38,13 +38,15 @@ ANSWER_S: Final = 1.0
 CANCEL_S: Final = 5.0
 """For what the rows cannot do: long enough for a replacement to take over."""
 
+HEAD_S: Final = 1.0
 LOOK_S: Final = 15.0
-"""The head of a tail comes with the stream's first event. So often it is asked whether the shard is still there."""
+"""The head of a tail comes with the stream's first event. After the first of these times, and then so often as
+the second says, it is asked whether the shard is still there."""
 
 PAUSE_S: Final = 0.25
 MAX_TRIES: Final = 12
-"""Connections in a row that brought no event before a tail gives up: with pauses of 0.25 s some seconds, time for a shard to be
-replaced twice."""
+"""Connections in a row that brought no event before a tail gives up: with pauses of 0.25 s some seconds, time for a shard to
+be replaced twice."""
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 """A state has less than 2 KiB."""
@@ -294,7 +296,7 @@ class _Tail:
             try:
                 self._line = line = await self._operator.connect()
                 line.send("GET", f"/v1/streams/{self._id}", headers)
-                return await self._is_open(line, ANSWER_S) is not False
+                return await self._is_open(line, HEAD_S) is not False
             except NoAnswer:
                 await self._fail()
 
@@ -307,7 +309,7 @@ class _Tail:
                     return True
                 body = await line.read_all()
         except TimeoutError:
-            state = await self._operator.show(self._id)
+            state = await self._operator.show(self._id, ANSWER_S)
             if state is not None and state.get("status") == "opening":
                 return None
             raise NoAnswer("no answer in time") from None
