@@ -554,7 +554,7 @@ class TestHouse:
             lambda: 0,
             "test",
         )
-        page, _ = Metrics(inside.instruments, gauges.snapshot).render()
+        page, _ = Metrics(gauges.look).render()
         for line in page.decode().splitlines():
             name, _, value = line.rpartition(" ")
             if name == sample:

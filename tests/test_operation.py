@@ -22,8 +22,22 @@ AS_ADA = {"authorization": "Bearer sk-ada"}
 NOBODY = "lw_" + "0" * 34
 
 
+def gauges_of(house: TestHouse) -> Gauges:
+    inside = house.gateway
+    return Gauges(
+        inside.registry,
+        inside.instruments,
+        inside.directory,
+        inside.tenants,
+        inside.limiter,
+        lambda: len(inside.listener.connections),
+        package_version(),
+        inside.is_ready,
+    )
+
+
 def operator(house: TestHouse) -> Operation:
-    return Operation(house.gateway.registry, house.gateway.is_ready)
+    return Operation(house.gateway.registry, gauges_of(house))
 
 
 async def tail_of(house: TestHouse, id: str, after: str | None = None) -> AsyncGenerator[bytes, None]:
@@ -150,31 +164,23 @@ async def test_every_tenant_s_streams_are_shown_and_can_be_stopped() -> None:
         stream_id = (await client.head()).stream_id
         look = operator(house)
         assert [stream["id"] for stream in look.list_streams()] == [stream_id]
-        shown = look.show_stream(stream_id)
+        shown = await look.show_stream(stream_id)
         assert shown is not None and shown["tenant"] == "ada" and shown["status"] == "live"
-        stopped = look.cancel_stream(stream_id)
+        stopped = await look.cancel_stream(stream_id)
         assert stopped is not None and stopped["close_reason"] == "cancelled"
         assert (await client.rest()).in_band_error is not None
         await house.engine.wait_for(lambda: not house.engine.open_connections)
-        assert look.show_stream(NOBODY) is None and look.cancel_stream("x") is None
+        assert await look.show_stream(NOBODY) is None and await look.cancel_stream("x") is None
         assert look.ready() == (True, "")
         house.pass_time(3600)
-        assert look.show_stream(stream_id) is None
+        assert await look.show_stream(stream_id) is None
 
 
 async def test_the_gauges_picture_what_there_is() -> None:
     async with open_house(tenants=[TENANT]) as house:
         inside = house.gateway
         connections = inside.listener.connections
-        gauges = Gauges(
-            inside.registry,
-            inside.instruments,
-            inside.directory,
-            inside.tenants,
-            inside.limiter,
-            lambda: len(connections),
-            package_version(),
-        )
+        gauges = gauges_of(house)
         rest = gauges.snapshot()
         assert not any(rest.streams.values()) and not rest.subscribers and not rest.connections
         assert rest.arena_blocks == rest.arena_blocks_free and rest.arena_bytes == 4 << 20

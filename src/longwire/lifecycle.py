@@ -48,7 +48,7 @@ from .groundwork import (
 from .observe.instruments import Instruments
 from .observe.metrics import Metrics
 from .observe.streamlog import StreamLog, configure_logging
-from .operation import Gauges, Operation, count_end, write_end
+from .operation import DRAINING, Gauges, Operation, count_end, write_end
 from .server.handlers import Handlers
 from .server.listener import SURPLUS_CONNECTIONS, Listener
 from .streams.memory import Memory
@@ -150,7 +150,7 @@ class House:
     def is_ready(self) -> tuple[bool, str]:
         """Whether new requests make sense here."""
         if self.gateway.is_draining:
-            return False, "draining"
+            return False, DRAINING
         if not any(upstream.is_up for upstream in self.directory.upstreams):
             return False, "; ".join(f"{u.name}: {u.problem}" for u in self.directory.upstreams)
         return True, ""
@@ -208,12 +208,13 @@ class House:
             self.limiter,
             lambda: len(self.listener.connections),
             package_version(),
+            self.is_ready,
         )
-        operation = Operation(self.registry, self.is_ready)
+        operation = Operation(self.registry, gauges)
         settings = self.settings
         return admin_app(
             operation,
-            Metrics(self.instruments, gauges.snapshot),
+            Metrics(gauges.look),
             admin_host=settings.admin_host,
             admin_names=settings.admin_names,
         )

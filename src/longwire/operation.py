@@ -7,13 +7,17 @@ What must not: building rooms (lifecycle.py), HTTP (admin), prompts or keys.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from .admission.limiter import Limiter
 from .admission.tenants import Tenants
 from .engines.directory import Directory
+from .observe.counts import pack_counts
+from .observe.declarations import Look
 from .observe.instruments import Instruments
+from .observe.overview import overview
 from .observe.snapshot import PoolSnapshot, Snapshot
 from .observe.streamlog import StreamEnd, StreamLog
 from .server.handlers import check_cursor
@@ -23,6 +27,7 @@ from .streams.doors import Buffers, Door
 from .streams.registry import Registry
 from .streams.stream import State, Stream
 from .streams.subscriber import Subscriber
+from .streams.tables import Table
 from .words.errors import Gone, NotFound, UpstreamError
 from .words.ids import parse_cursor
 from .words.reasons import CloseReason
@@ -98,19 +103,19 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The admin port's source: every tenant's streams, by the same objects that tenants see of their own."""
+    """The admin port's source in one process: every tenant's streams, by the same objects that tenants see of their own."""
 
     registry: Registry
-    is_ready: Callable[[], tuple[bool, str]]
+    gauges: Gauges
 
     def list_streams(self) -> Iterable[dict[str, object]]:
         return (describe(stream) for stream in self.registry.list(None))
 
-    def show_stream(self, id: str) -> dict[str, object] | None:
+    async def show_stream(self, id: str) -> dict[str, object] | None:
         stream = self._find(id)
         return None if stream is None else describe(stream)
 
-    def cancel_stream(self, id: str) -> dict[str, object] | None:
+    async def cancel_stream(self, id: str) -> dict[str, object] | None:
         stream = self._find(id)
         if stream is None:
             return None
@@ -118,7 +123,28 @@ class Operation:
         return describe(stream)
 
     def ready(self) -> tuple[bool, str]:
-        return self.is_ready()
+        return self.gauges.is_ready()
+
+    def list_shards(self) -> list[dict[str, object]]:
+        """The one process as the one shard that it is."""
+        is_ready, problem = self.gauges.is_ready()
+        return [
+            {
+                "index": 0,
+                "pid": os.getpid(),
+                "state": "serving" if is_ready or problem != DRAINING else "draining",
+                "streams": self.registry.live_count,
+                "started": None,
+                "restarts": 0,
+                "loop_lag_ms": None,
+                "connections": self.gauges.connections(),
+                "silent_s": 0.0,
+            }
+        ]
+
+    def overview(self) -> dict[str, object]:
+        limits = {tenant.name: tenant.settings.max_streams for tenant in self.gauges.tenants}
+        return overview(self.gauges.look(), self.list_shards(), limits)
 
     async def tail(self, id: str, after: str | None) -> AsyncIterator[bytes] | None:
         """The stream with ids from a cursor on; None where nothing is left to read.
@@ -140,9 +166,13 @@ class Operation:
             return None
 
 
+DRAINING = "draining"
+"""Why a shard is not ready that finishes its streams and takes no new ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Takes the picture that a scrape shows."""
+    """Takes the picture that a scrape shows. It looks at no stream: it is taken every second, of however many there are."""
 
     registry: Registry
     instruments: Instruments
@@ -151,10 +181,15 @@ class Gauges:
     limiter: Limiter
     connections: Callable[[], int]
     version: str
+    is_ready: Callable[[], tuple[bool, str]] = lambda: (True, "")
+
+    def look(self) -> Look:
+        """What has been counted, and what stands now."""
+        return Look(self.instruments, self.snapshot())
 
     def snapshot(self) -> Snapshot:
         registry = self.registry
-        self.instruments.events_total, self.instruments.upstream_bytes_total = registry.totals()
+        is_ready, problem = self.is_ready()
         arena = registry.arena.statistics()
         streams = registry.statistics()
         pools = {
@@ -164,6 +199,8 @@ class Gauges:
         uses = {tenant.name: self.limiter.use(tenant) for tenant in self.tenants}
         return Snapshot(
             version=self.version,
+            is_ready=is_ready,
+            problem=problem,
             streams={state.name.lower(): streams[state.name.lower()] for state in State},
             subscribers=streams["subscribers"],
             connections=self.connections(),
@@ -176,6 +213,12 @@ class Gauges:
             tenant_held_tokens={name: use.held_tokens for name, use in uses.items()},
             tenant_reserved_tokens={name: use.reserved_tokens for name, use in uses.items()},
         )
+
+
+def write_counts(gauges: Gauges, counts: Table, slot: int) -> None:
+    """Let others see what this shard has counted: about once a second, and for the last time when it ends."""
+    look = gauges.look()
+    counts.write(slot, pack_counts(look.counters, look.now))
 
 
 def count_end(instruments: Instruments, stream: Stream) -> None:

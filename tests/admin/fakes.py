@@ -29,14 +29,20 @@ class FakeGateway:
     def list_streams(self) -> Iterable[State]:
         return [self.state(id) for id in self.blocks]
 
-    def show_stream(self, id: str) -> State | None:
+    async def show_stream(self, id: str) -> State | None:
         return self.state(id) if id in self.blocks else None
 
-    def cancel_stream(self, id: str) -> State | None:
+    async def cancel_stream(self, id: str) -> State | None:
         if id not in self.blocks:
             return None
         self.cancelled.append(id)
         return self.state(id) | {"close_reason": "cancelled"}
+
+    def list_shards(self) -> list[State]:
+        return [{"index": 0, "state": "serving"}]
+
+    def overview(self) -> State:
+        return {"object": "overview"}
 
     def ready(self) -> tuple[bool, str]:
         return self.readiness

@@ -67,6 +67,12 @@ def test_readyz_says_ready(gateway: FakeGateway) -> None:
     assert ask(gateway, "GET", "/readyz").json() == {"status": "ready"}
 
 
+def test_shards_are_an_array_and_the_overview_an_object(gateway: FakeGateway) -> None:
+    assert ask(gateway, "GET", "/v1/shards").json() == [{"index": 0, "state": "serving"}]
+    assert ask(gateway, "GET", "/v1/overview").json() == {"object": "overview"}
+    assert ask(gateway, "DELETE", "/v1/shards").status_code == 405
+
+
 # Streams.
 
 

@@ -13,7 +13,7 @@ from .source import Import, imports, module_of, modules, ours, room_of
 
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("tools", frozenset({"__main__", "cli", "sim", "client"})),
-    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "groundwork"})),
+    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "groundwork", "admin_process"})),
     ("keeper", frozenset({"keeper"})),
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
@@ -116,7 +116,7 @@ def test_every_room_has_a_place() -> None:
 
 
 def test_dependencies_point_down() -> None:
-    """Tools, lifecycle, server, gateway, stages, shapes, words; within a layer only what NEIGHBOURS names."""
+    """Tools, lifecycle, keeper, server, gateway, stages, shapes, words; within a layer only what NEIGHBOURS names."""
     wrong = [
         each
         for each in between_rooms()
@@ -150,7 +150,7 @@ def test_rooms_that_decide_cannot_wait(room: str) -> None:
 
 
 def test_observe_and_admin_stand_aside() -> None:
-    """Both see words only; of observe the data plane sees the plain counters only; nobody but lifecycle sees admin."""
+    """Both see words only; of observe the data plane sees the plain counters only; nobody but who starts it sees admin."""
     knows = {"observe": {"observe", "words"}, "admin": {"admin", "observe", "words"}}
     wrong = [
         each for each in ours() if each.module.room in knows and room_of(each.target) not in knows[each.module.room]
@@ -158,12 +158,12 @@ def test_observe_and_admin_stand_aside() -> None:
     for each in ours():
         room, target = each.module.room, each.target
         if (
-            room not in {"observe", "lifecycle", "operation", "groundwork"}
+            room not in {"observe", "lifecycle", "operation", "groundwork", "admin_process"}
             and target != "longwire.observe.machine.memory_limit_bytes"
             and _covers("longwire.observe", target)
         ):
             wrong += [each] if not _covers("longwire.observe.instruments", target) else []
-        if room not in {"admin", "lifecycle"} and _covers("longwire.admin", target):
+        if room not in {"admin", "lifecycle", "admin_process"} and _covers("longwire.admin", target):
             wrong.append(each)
     assert _shown(wrong) == []
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from longwire.observe.declarations import MAX_LABELLED, METRICS, OTHERS, Metric
+from longwire.observe.declarations import MAX_LABELLED, METRICS, OTHERS, Look, Metric
 from longwire.observe.instruments import BUCKETS, ROUTES, Histogram, Instruments
 from longwire.observe.metrics import Metrics, cumulative
 from longwire.observe.snapshot import PoolSnapshot, Snapshot
@@ -20,7 +20,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def scrape(instruments: Instruments, snapshot: Snapshot | None = None) -> Samples:
     """Every sample of the page, by name and labels; a series that comes twice is an error."""
-    page, content_type = Metrics(instruments, lambda: snapshot or Snapshot()).render()
+    page, content_type = Metrics(lambda: Look(instruments, snapshot or Snapshot())).render()
     assert content_type.startswith("text/plain; version=0.0.4")
     samples: Samples = {}
     for family in parse_classic(page.decode()):
@@ -109,11 +109,11 @@ def test_gauges_come_from_the_snapshot() -> None:
 def test_the_snapshot_is_taken_once_per_scrape_and_never_before() -> None:
     taken: list[int] = []
 
-    def sources() -> Snapshot:
+    def look() -> Look:
         taken.append(1)
-        return Snapshot()
+        return Look(Instruments(), Snapshot())
 
-    metrics = Metrics(Instruments(), sources)
+    metrics = Metrics(look)
     assert taken == []
     metrics.render()
     assert taken == [1]
@@ -122,7 +122,7 @@ def test_the_snapshot_is_taken_once_per_scrape_and_never_before() -> None:
 
 
 def test_openmetrics_is_given_to_whoever_asks_for_it() -> None:
-    page, content_type = Metrics(Instruments(), Snapshot).render(OPENMETRICS)
+    page, content_type = Metrics(lambda: Look(Instruments(), Snapshot())).render(OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text")
     assert page.endswith(b"# EOF\n")
     families = cast(Any, parse_openmetrics)(page.decode())
@@ -131,7 +131,7 @@ def test_openmetrics_is_given_to_whoever_asks_for_it() -> None:
 
 @pytest.mark.parametrize("accept", ["", "*/*", "application/openmetrics-text;version=x;escaping=?", "\x00;;,,"])
 def test_a_strange_accept_header_still_gets_a_page(accept: str) -> None:
-    page, _ = Metrics(Instruments(), Snapshot).render(accept)
+    page, _ = Metrics(lambda: Look(Instruments(), Snapshot())).render(accept)
     assert b"longwire_events_total 0.0" in page
 
 

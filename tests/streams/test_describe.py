@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from longwire.streams.describe import describe
-from longwire.streams.stream import BodyHead
+from longwire.streams.describe import describe, describe_row
+from longwire.streams.stream import BodyHead, Stream
+from longwire.streams.tables import unpack_stream
 from longwire.words.reasons import CloseReason
 
 from .world import Entry, World, data_block
@@ -132,3 +133,58 @@ def test_a_description_is_json_and_holds_no_secret() -> None:
         shown = json.dumps(describe(feeder.stream))
         assert "secret" not in shown
         assert not any(text in shown for text in (facts.key_hash.hex(), facts.prompt_hash.hex(), "kkkk", "pppp"))
+
+
+# From the row alone.
+
+
+def by_row(world: World, stream: Stream) -> dict[str, object]:
+    world.registry.store_row(stream)
+    return by_row_as_it_is(world, stream)
+
+
+def by_row_as_it_is(world: World, stream: Stream) -> dict[str, object]:
+    payload = world.table.read(stream.row)
+    assert payload is not None
+    first = world.table.word_index(stream.row)
+    boot_s = world.clock.wall() - world.clock.now()
+    return describe_row(unpack_stream(payload), world.table.words[first : first + 4].tolist(), boot_s)
+
+
+UNTOLD = {"readers", "last_seq", "first_byte_ms", "last_event_ms"}
+"""What no row knows of a stream that goes on."""
+
+
+def test_a_row_says_the_same_where_it_knows() -> None:
+    with World(retention_s=3600.0) as world:
+        feeder = world.start()
+        stream = feeder.stream
+        stream.facts.model, stream.facts.engine = "m", "e"
+        told = by_row(world, stream)
+        assert told | dict.fromkeys(UNTOLD) == describe(stream) | dict.fromkeys(UNTOLD)
+        world.clock.advance(0.5)
+        stream.note_first_token()
+        feeder.feed(ONE, ONE)
+        told = by_row_as_it_is(world, stream)
+        assert told | dict.fromkeys(UNTOLD) == describe(stream) | dict.fromkeys(UNTOLD), "the words go on by themselves"
+        assert (told["status"], told["events"], told["first_token_ms"]) == ("live", 2, 500.0)
+        stream.facts.usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
+        world.clock.advance(1)
+        feeder.end()
+        told = by_row_as_it_is(world, stream)
+        whole = {**describe(stream), "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+        untold = dict.fromkeys(UNTOLD - {"last_seq"})
+        assert told | untold == whole | untold
+
+
+@pytest.mark.parametrize("reason", list(CloseReason))
+def test_every_ending_has_its_word_in_the_row(reason: CloseReason) -> None:
+    with World() as world:
+        begun, refused = world.start(ONE), world.open()
+        begun.stream.facts.tokens_estimated = 4
+        begun.end(reason)
+        refused.end(reason)
+        for stream in (begun.stream, refused):
+            told, whole = by_row_as_it_is(world, stream), describe(stream)
+            names = ("status", "close_reason", "events", "bytes", "readable", "usage", "usage_estimated", "ended_ms")
+            assert {name: told[name] for name in names} == {name: whole[name] for name in names}

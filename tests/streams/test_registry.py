@@ -487,15 +487,50 @@ def test_an_evicted_streams_row_is_empty() -> None:
         assert world.table.read(stream.row) is None
 
 
-def test_totals_count_live_and_ended_streams_alike() -> None:
+def test_events_and_bytes_are_counted_once_while_streams_live_and_end() -> None:
     with World() as world:
         feeders = [world.start(ONE, TWO, Entry("record", b": x\n\n", silent=True)) for _ in range(3)]
         size = feeders[0].stream.chain.end
-        assert world.registry.totals() == (6, 3 * size)
+        counted = world.instruments
+        assert (counted.events_total, counted.upstream_bytes_total) == (6, 3 * size)
         feeders[0].end()
         feeders[1].end()
         world.registry.evict(feeders[0].stream)
-        assert world.registry.totals() == (6, 3 * size)
+        assert (counted.events_total, counted.upstream_bytes_total) == (6, 3 * size)
+
+
+def test_what_goes_the_short_way_is_counted_when_it_settles() -> None:
+    with World() as world:
+        feeder = world.start(ONE)
+        world.client().attach(feeder.stream)
+        feeder.feed(ONE, ONE)
+        assert feeder.spliced
+        feeder.stream.settle()
+        feeder.stream.settle()
+        assert world.instruments.events_total == 3
+        feeder.feed(ONE)
+        feeder.end(CloseReason.UPSTREAM_RESET)
+        assert world.instruments.events_total == feeder.stream.log.event_count == 6, "with the error and the end marker"
+        assert world.instruments.upstream_bytes_total == feeder.stream.chain.end
+        world.settle()
+
+
+def test_statistics_follow_every_coming_and_going() -> None:
+    with World() as world:
+        feeder = world.start(ONE)
+        clients = [world.client().attach(feeder.stream) for _ in range(2)]
+        opening = world.open()
+        told = world.registry.statistics()
+        assert [told[name] for name in ("opening", "live", "ended", "subscribers")] == [1, 1, 0, 2]
+        clients[0].subscriber.detach()
+        opening.end(CloseReason.UPSTREAM_REFUSED)
+        told = world.registry.statistics()
+        assert [told[name] for name in ("opening", "live", "ended", "subscribers")] == [0, 1, 1, 1]
+        world.registry.evict(opening)
+        feeder.end()
+        world.settle()
+        told = world.registry.statistics()
+        assert [told[name] for name in ("opening", "live", "ended", "subscribers")] == [0, 0, 1, 0]
 
 
 def test_statistics_say_how_many_are_in_which_state() -> None:

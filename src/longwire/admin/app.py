@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -28,7 +28,7 @@ from .hosts import AllowedHosts, HostCheck
 LIST_SLICE: Final = 100
 """Streams of a list that are encoded in one go (about a millisecond), so that a long list does not hold up the loop."""
 
-PATHS: Final = "/metrics, /healthz, /readyz, /v1/streams and /v1/streams/{id}"
+PATHS: Final = "/metrics, /healthz, /readyz, /v1/shards, /v1/overview, /v1/streams and /v1/streams/{id}"
 
 _RULED_OUT: Final = frozenset({"q=0", "q=0.0", "q=0.00", "q=0.000"})
 _logger = logging.getLogger("longwire.admin")
@@ -43,11 +43,17 @@ class AdminSource(Protocol):
     def list_streams(self) -> Iterable[State]:
         """The state of every stream of every tenant. Taken piece by piece between other work, so it must survive changes."""
 
-    def show_stream(self, id: str, /) -> State | None:
+    async def show_stream(self, id: str, /) -> State | None:
         """One stream's state."""
 
-    def cancel_stream(self, id: str, /) -> State | None:
+    async def cancel_stream(self, id: str, /) -> State | None:
         """Stop the generation, at the engine too; the state after that."""
+
+    def list_shards(self) -> Sequence[State]:
+        """Every slot, and how its shard fares."""
+
+    def overview(self) -> State:
+        """One picture of all that is counted."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether new requests would be served, and if not, why."""
@@ -76,6 +82,8 @@ def admin_app(
             Route("/metrics", routes.metrics),
             Route("/healthz", routes.healthz),
             Route("/readyz", routes.readyz),
+            Route("/v1/shards", routes.list_shards),
+            Route("/v1/overview", routes.overview),
             Route("/v1/streams", routes.list_streams),
             Route("/v1/streams/{id}", routes.stream, methods=["GET", "DELETE"]),
         ],
@@ -93,7 +101,7 @@ def admin_app(
 class _Routes:
     """The handlers; bound methods, so that nothing is kept in globals or in the application's state.
 
-    They are all ``async`` though few wait: Starlette runs plain functions in threads, and the rooms have no locks.
+    They are all ``async`` though some never wait: Starlette runs plain functions in threads, and the rooms have no locks.
     """
 
     def __init__(self, gateway: AdminSource, metrics: MetricsPage) -> None:
@@ -114,16 +122,22 @@ class _Routes:
             return json_response({"status": "ready"})
         return json_response({"status": "not_ready", "reason": reason}, 503)
 
+    async def list_shards(self, request: Request) -> Response:
+        return json_response(self._gateway.list_shards())
+
+    async def overview(self, request: Request) -> Response:
+        return json_response(self._gateway.overview())
+
     async def list_streams(self, request: Request) -> Response:
         return StreamingResponse(_encode_list(self._gateway.list_streams()), media_type="application/json")
 
     async def stream(self, request: Request) -> Response:
         id = request.path_params["id"]
         if request.method == "DELETE":
-            return _state(self._gateway.cancel_stream(id))
+            return _state(await self._gateway.cancel_stream(id))
         if request.method == "GET" and wants_events(request.headers.get("accept", "")):
             return await self._tail(id, request)
-        return _state(self._gateway.show_stream(id))
+        return _state(await self._gateway.show_stream(id))
 
     async def _tail(self, id: str, request: Request) -> Response:
         # The header is newer: an EventSource that reconnects repeats its first URL and adds the header.

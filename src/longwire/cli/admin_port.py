@@ -32,7 +32,7 @@ MAX_BODY_BYTES = 64 << 20
 class AdminPort:
     """One gateway's admin API. A connection is made for each request: this is a tool for people."""
 
-    def __init__(self, url: str = DEFAULT_URL) -> None:
+    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -41,6 +41,7 @@ class AdminPort:
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise Failure(f"{url!r} is no address of an admin port: it looks like {DEFAULT_URL}.")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._timeout_s = timeout_s
         self._secure = parts.scheme == "https"
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
 
@@ -86,7 +87,7 @@ class AdminPort:
 
     def _send(self, method: str, path: str, accept: str) -> http.client.HTTPResponse:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=TIMEOUT_S)
+        connection = kind(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request(method, self._path + path, headers={"Accept": accept, "Connection": "close"})
             return connection.getresponse()

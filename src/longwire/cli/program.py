@@ -17,6 +17,7 @@ SECTIONS = {
         "local": "longwire.cli.local",
     },
     "Look": {
+        "top": "longwire.cli.top",
         "streams": "longwire.cli.streams",
         "check": "longwire.cli.check",
     },
@@ -30,6 +31,7 @@ SECTIONS = {
 EXAMPLES = """
 longwire serve --engine http://127.0.0.1:8000    # a gateway before an engine that runs already
 longwire local install && longwire serve         # no engine yet: a small model that runs here
+longwire top                                     # how the gateway fares, live
 longwire streams ls                              # what is being generated right now
 longwire streams tail ID                         # follow one answer, from its first token on
 longwire check                                   # is this machine ready for many streams?

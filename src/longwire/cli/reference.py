@@ -14,7 +14,7 @@ from longwire.words.settings import EngineSettings, Settings, TenantSettings
 OTHER_VARIABLES: Mapping[str, str] = {
     "LONGWIRE_CONFIG": "The TOML file, as with `--config`.",
     "LONGWIRE_ENGINE_<NAME>_API_KEY": "The `api_key` of the engine called NAME (in capitals, other characters as `_`).",
-    "LONGWIRE_ADMIN_URL": "Where `longwire streams` finds the admin port.",
+    "LONGWIRE_ADMIN_URL": "Where `longwire streams` and `longwire top` find the admin port.",
     "LONGWIRE_API_KEY": "The key that `longwire check --url`, `longwire demo --url` and the programs in examples/ send.",
     "LONGWIRE_URL": "Where the programs in examples/ find the gateway.",
 }

@@ -77,8 +77,7 @@ def _row(stream: Mapping[str, Any], now: float) -> tuple[str, ...]:
         str(stream.get("id", "")),
         str(stream.get("close_reason") or stream.get("status") or ""),
         shown_age(now - float(stream.get("created_at") or now)),
-        str(stream.get("events", "")),
-        str(stream.get("readers", "")),
+        *("" if stream.get(name) is None else str(stream[name]) for name in ("events", "readers")),
         "" if ttft_ms is None else f"{ttft_ms:.0f} ms",
         *(str(stream.get(name) or "") for name in ("model", "engine", "tenant")),
     )
@@ -182,7 +181,7 @@ def cancel(stream_id: str, url: str) -> None:
     admin = AdminPort(url)
     state = admin.fetch(f"/v1/streams/{full_id(admin, stream_id)}", "DELETE")
     reason = state.get("close_reason") or state.get("status") or "cancelled"
-    click.echo(f"{state.get('id', stream_id)}: {reason} after {state.get('events', 0)} events")
+    click.echo(f"{state.get('id', stream_id)}: {reason} after {state.get('events') or 0} events")
 
 
 def full_id(admin: AdminPort, given: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..words.reasons import CloseReason
+from ..words.shards import SHARD_STATES
 from .instruments import Histogram, Instruments
 from .snapshot import ARENA_USES, STREAM_STATES, Snapshot
 
@@ -63,12 +64,17 @@ def _bounded(counts: Mapping[str, int]) -> Series:
     names = sorted(counts)
     series: dict[tuple[str, ...], float] = {(name,): counts[name] for name in names[:MAX_LABELLED]}
     if len(names) > MAX_LABELLED:
-        series[(OTHERS,)] = sum(counts[name] for name in names[MAX_LABELLED:])
+        series[(OTHERS,)] = series.get((OTHERS,), 0) + sum(counts[name] for name in names[MAX_LABELLED:])
     return series
 
 
 def _requests(instruments: Instruments) -> Series:
     return {(route, str(status)): count for (route, status), count in instruments.requests.items()}
+
+
+def _shards_by_state(snapshot: Snapshot) -> Series:
+    states = [shard.state for shard in snapshot.shards]
+    return {(state,): states.count(state) for state in SHARD_STATES}
 
 
 def _pool_connections(snapshot: Snapshot) -> Series:
@@ -128,14 +134,17 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         name="longwire_events_total",
         kind="counter",
-        help="Events that engines sent into logs; each once, however many readers it has.",
+        help=(
+            "Events that engines sent into logs; each once, however many readers it has. What has just come may be missing: of"
+            " each stream at most a block (16 KiB), and of all the last second."
+        ),
         read=lambda at: at.counters.events_total,
     ),
     Metric(
         name="longwire_upstream_bytes_total",
         kind="counter",
         unit="bytes",
-        help="Bytes received from engines.",
+        help="Bytes received from engines. What has just come may be missing, as of the events.",
         read=lambda at: at.counters.upstream_bytes_total,
     ),
     Metric(
@@ -234,7 +243,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         name="longwire_requests_total",
         kind="counter",
-        help="Requests that were answered, by route and HTTP status; status 0 is one that HTTP does not have.",
+        help=(
+            "Requests that were answered, by route and HTTP status; status 0 is one that HTTP does not have, or one of more"
+            " than anybody uses."
+        ),
         labels=("route", "status"),
         read=lambda at: _requests(at.counters),
     ),
@@ -298,7 +310,67 @@ METRICS: Final[tuple[Metric, ...]] = (
         labels=("use",),
         read=lambda at: _every(ARENA_USES, at.now.arena_blocks_used),
     ),
-    # The process.
+    # The processes.
+    Metric(
+        name="longwire_shards",
+        kind="gauge",
+        help="Shards by what they are doing; hung is one whose loop has not been heard of for seconds.",
+        labels=("state",),
+        read=lambda at: _shards_by_state(at.now),
+    ),
+    Metric(
+        name="longwire_shard_restarts_total",
+        kind="counter",
+        help="Shards that were started in the place of one that had died or was replaced.",
+        read=lambda at: sum(shard.restarts for shard in at.now.shards),
+    ),
+    Metric(
+        name="longwire_shard_silence_seconds",
+        kind="gauge",
+        unit="seconds",
+        help="How long a shard's loop has not been heard of; it beats four times a second.",
+        labels=("shard",),
+        read=lambda at: {(str(shard.index),): shard.silent_s for shard in at.now.shards},
+    ),
+    Metric(
+        name="longwire_streams_adopted_total",
+        kind="counter",
+        help="Live streams that were taken over from a shard that had ended.",
+        read=lambda at: at.counters.streams_adopted_total,
+    ),
+    Metric(
+        name="longwire_connections_adopted_total",
+        kind="counter",
+        help="Client connections that were taken over from a shard that had ended.",
+        read=lambda at: at.counters.connections_adopted_total,
+    ),
+    Metric(
+        name="longwire_adoption_pause_seconds",
+        kind="histogram",
+        unit="seconds",
+        help="How long streams stood still between the end of their shard and their adoption.",
+        low=10,
+        high=26,
+        read=lambda at: at.counters.adoption_pause,
+    ),
+    Metric(
+        name="longwire_poisoned_total",
+        kind="counter",
+        help="Streams that were sealed because adopting them had ended shards.",
+        read=lambda at: at.counters.poisoned_total,
+    ),
+    Metric(
+        name="longwire_connections_passed_total",
+        kind="counter",
+        help="Client connections that were passed to the shard that their request belongs to.",
+        read=lambda at: at.counters.connections_passed_total,
+    ),
+    Metric(
+        name="longwire_accept_pauses_total",
+        kind="counter",
+        help="Times that connections were not accepted for a while, because descriptors ran short.",
+        read=lambda at: at.counters.accept_pauses_total,
+    ),
     Metric(
         name="longwire_loop_lag_seconds",
         kind="histogram",

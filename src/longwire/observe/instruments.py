@@ -40,6 +40,10 @@ ROUTES: Final = frozenset(
 )
 """Every value that the label ``route`` can have."""
 
+MAX_REQUEST_SERIES: Final = 256
+"""Pairs of route and status that are told apart: twenty statuses for each route. An engine that answers with all 500 that there
+are must not make a shard's row in shared memory overflow; what comes beyond is counted under status 0."""
+
 
 class Histogram:
     """Durations counted in power-of-two buckets of integer microseconds: one list increment each.
@@ -98,18 +102,24 @@ class Instruments:
     """All counters of one process. Rooms bump the attributes; metrics.py gives them names."""
 
     __slots__ = (
+        "accept_pauses_total",
+        "adoption_pause",
         "body_bytes_total",
+        "connections_adopted_total",
+        "connections_passed_total",
         "event_gap",
         "events_total",
         "gc_runs_total",
         "heartbeats_total",
         "idempotent_hits_total",
         "loop_lag",
+        "poisoned_total",
         "readers_ended",
         "requests",
         "resumes_total",
         "retries_total",
         "stream_duration",
+        "streams_adopted_total",
         "streams_ended",
         "streams_started_total",
         "tokens_completion_total",
@@ -138,15 +148,23 @@ class Instruments:
         self.tokens_completion_total = 0
         self.tokens_estimated_total = 0
         self.gc_runs_total = 0
+        self.streams_adopted_total = 0
+        self.connections_adopted_total = 0
+        self.connections_passed_total = 0
+        self.poisoned_total = 0
+        self.accept_pauses_total = 0
         self.ttfb = Histogram()
         self.ttft = Histogram()
         self.event_gap = Histogram()
         self.loop_lag = Histogram()
         self.stream_duration = Histogram()
+        self.adoption_pause = Histogram()
 
     def count_request(self, route: str, status: int) -> None:
-        """Count one answered request; bounded whatever comes (routes x the 500 statuses, and an engine picks those)."""
+        """Count one answered request; bounded whatever comes, for an engine picks the status."""
         key = (route if route in ROUTES else OTHER_ROUTE, status if 100 <= status <= 599 else 0)
+        if key not in self.requests and len(self.requests) >= MAX_REQUEST_SERIES:
+            key = (key[0], 0)
         self.requests[key] = self.requests.get(key, 0) + 1
 
     def statistics(self) -> dict[str, object]:

@@ -15,8 +15,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from .declarations import METRICS, Look, Metric, Reading
-from .instruments import BUCKETS, Histogram, Instruments
-from .snapshot import Snapshot
+from .instruments import BUCKETS, Histogram
 
 _render_openmetrics: Final[Callable[[CollectorRegistry], bytes]] = cast(Any, openmetrics.generate_latest)
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -61,11 +60,10 @@ def _family(metric: Metric, reading: Reading | None) -> Family:
 
 
 class InstrumentsCollector(Collector):
-    """Reads the instruments and one snapshot when scraped; between scrapes it costs nothing."""
+    """Looks when scraped; between scrapes it costs nothing."""
 
-    def __init__(self, instruments: Instruments, sources: Callable[[], Snapshot]) -> None:
-        self._instruments = instruments
-        self._sources = sources
+    def __init__(self, look: Callable[[], Look]) -> None:
+        self._look = look
 
     def describe(self) -> Iterator[Family]:
         """What will be collected; the registry asks at registration, before the rooms can be asked."""
@@ -73,7 +71,7 @@ class InstrumentsCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Every metric with its values."""
-        look = Look(self._instruments, self._sources())
+        look = self._look()
         for metric in METRICS:
             yield _family(metric, metric.read(look))
 
@@ -81,10 +79,10 @@ class InstrumentsCollector(Collector):
 class Metrics:
     """The scrape page. :meth:`render` must run on the loop's thread: the rooms it reads have no locks."""
 
-    def __init__(self, instruments: Instruments, sources: Callable[[], Snapshot]) -> None:
+    def __init__(self, look: Callable[[], Look]) -> None:
         # A registry of our own: the library's global one would export what some imported package registered there.
         self._registry = CollectorRegistry()
-        self._registry.register(InstrumentsCollector(instruments, sources))
+        self._registry.register(InstrumentsCollector(look))
         self._scrapes = 0
 
     def render(self, accept: str = "") -> tuple[bytes, str]:

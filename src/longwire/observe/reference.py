@@ -16,6 +16,7 @@ from typing import Final
 from ..words import errors
 from ..words.errors import LongwireError
 from ..words.reasons import CloseReason
+from ..words.shards import SHARD_STATES
 from .declarations import MAX_LABELLED, METRICS, OTHERS, Metric
 from .instruments import ROUTES
 from .snapshot import ARENA_USES, STREAM_STATES
@@ -79,7 +80,14 @@ def _metric_rows() -> Iterator[Sequence[str]]:
 
 def _label_rows() -> Iterator[Sequence[str]]:
     yield _code("close_reason"), "the words in [errors.md](errors.md#close-reasons)"
-    yield _code("state"), f"of a stream: {', '.join(STREAM_STATES)}; of a connection: idle, busy, connecting"
+    yield (
+        _code("state"),
+        (
+            f"of a stream: {', '.join(STREAM_STATES)}; of a connection: idle, busy, connecting; "
+            f"of a shard: {', '.join(SHARD_STATES)}"
+        ),
+    )
+    yield _code("shard"), "its slot, from 0 on"
     yield _code("use"), ", ".join(ARENA_USES)
     yield _code("route"), ", ".join(sorted(ROUTES))
     yield _code("status"), "the HTTP status as a number"

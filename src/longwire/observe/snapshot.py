@@ -6,7 +6,7 @@ What must not: counters (instruments.py keeps those as they happen), ids of stre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,17 @@ STREAM_STATES: Final = ("opening", "live", "ended")
 
 ARENA_USES: Final = ("log", "request", "records", "input")
 """What a block can be used for: a stream's log, an encoded upstream request, gateway records, bytes from a client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSnapshot:
+    """One slot and the process that serves it."""
+
+    index: int
+    state: str
+    restarts: int = 0
+    silent_s: float = 0.0
+    """How long its loop has not been heard of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +40,13 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The gauges of one process; whatever is not given counts as none."""
+    """The gauges of one process, or of several added up; whatever is not given counts as none."""
 
     version: str = ""
+    is_ready: bool = False
+    """Whether new requests make sense here."""
+    problem: str = ""
+    """Why not."""
     streams: Mapping[str, int] = field(default_factory=dict)
     """How many streams are in each of STREAM_STATES."""
     subscribers: int = 0
@@ -47,3 +62,5 @@ class Snapshot:
     """Streams that count against the limit of each tenant, by its name: over all shards, as are the two below."""
     tenant_held_tokens: Mapping[str, int] = field(default_factory=dict)
     tenant_reserved_tokens: Mapping[str, int] = field(default_factory=dict)
+    shards: Sequence[ShardSnapshot] = ()
+    """Every slot; known to whoever sees them all."""

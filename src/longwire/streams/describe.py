@@ -1,11 +1,21 @@
 """A stream's state as JSON-ready facts, for its owner and for the operator.
 
-What lives here: one function. What must not: prompts, keys, or anything of another stream.
+What lives here: the state object, from the stream itself or from its row. What must not: prompts, keys, or anything of
+another stream.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..words.ids import format_stream_id
+from ..words.reasons import CloseReason
 from .stream import Kind, State, Stream
+from .tables import COUNT_BITS, COUNT_MASK, FIRST_TOKEN_WORD, StreamRow
+
+_REASONS = list(CloseReason)
 
 
 def describe(stream: Stream) -> dict[str, object]:
@@ -45,3 +55,61 @@ def _estimate(stream: Stream) -> dict[str, object] | None:
     if stream.state is not State.ENDED:
         return None
     return {"completion_tokens": stream.facts.tokens_estimated}
+
+
+# From shared memory alone.
+
+
+def describe_row(row: StreamRow, words: Sequence[int], boot_s: float) -> dict[str, object]:
+    """The state object of a stream of any shard, from its row and the row's words; what they do not tell is None.
+
+    ``boot_s`` is the unix time at which the monotonic clock stood at 0. A live stream's ``events`` count its heartbeats too and
+    lag behind by a block at most.
+
+    Raises:
+        ValueError: the row is none that this version could have written.
+    """
+    state = State(row.state)
+    told = _told(row)
+    offset, count = words[0] >> COUNT_BITS, words[0] & COUNT_MASK
+    if state is State.OPENING and count:
+        state = State.LIVE  # the row is written anew only later
+    is_ended = state is State.ENDED
+    events = told.get("events") if is_ended else count
+    usage = told.get("usage") or ({"completion_tokens": told.get("guess")} if is_ended else None)
+    first_token_us = words[FIRST_TOKEN_WORD]
+    reason = _REASONS[row.reason - 1] if 0 < row.reason <= len(_REASONS) else None
+    return {
+        "id": format_stream_id(row.id),
+        "object": "stream",
+        "status": state.name.lower(),
+        "close_reason": str(reason) if reason else None,
+        "tenant": told.get("tenant"),
+        "model": told.get("model"),
+        "engine": told.get("engine"),
+        "route": told.get("route"),
+        "epoch": row.epoch,
+        "events": events,
+        "bytes": told.get("bytes") if is_ended else offset + words[1],
+        "last_seq": events - 1 if is_ended and isinstance(events, int) else None,
+        "readers": None,
+        "readable": Kind(row.kind) is Kind.EVENTS and (not is_ended or bool(events) or reason is CloseReason.COMPLETED),
+        "created_at": round(boot_s + row.created_us / 1e6, 3),
+        "first_byte_ms": None,
+        "first_token_ms": _ms_between(row.created_us, first_token_us),
+        "last_event_ms": None,
+        "ended_ms": _ms_between(row.created_us, row.ended_us) if is_ended else None,
+        "usage": usage,
+        "usage_estimated": is_ended and not told.get("usage"),
+    }
+
+
+def _told(row: StreamRow) -> dict[str, Any]:
+    told = json.loads(row.facts or b"{}")
+    if not isinstance(told, dict):
+        raise ValueError("the row's facts are no object")
+    return told
+
+
+def _ms_between(start_us: int, end_us: int) -> float | None:
+    return round((end_us - start_us) / 1000, 1) if end_us else None

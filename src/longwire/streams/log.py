@@ -98,6 +98,11 @@ class Log:
         """The seq of the last deliverable event; -1 where there is none."""
         return self.event_count - 1
 
+    def silent_from(self, position: int) -> int:
+        """How many entries from ``position`` on have no seq. Mostly none, which one look at the last of them tells."""
+        silent = self.silent
+        return 0 if not silent or silent[-1] < position else len(silent) - bisect_left(silent, position)
+
     @property
     def bytes_held(self) -> int:
         """Bytes in both chains."""

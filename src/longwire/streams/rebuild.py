@@ -127,4 +127,6 @@ def facts_of_row(row: StreamRow) -> Facts:
         wants_stream=bool(told.get("stream", True)),
         prompt_tokens=prompt_tokens,
         context_tokens=context_tokens,
+        usage=told.get("usage"),
+        tokens_estimated=int(told.get("guess", 0)),
     )

@@ -28,7 +28,7 @@ from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS
 from .log import Log
 from .memory import Memory
 from .rows import row_of
-from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
+from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell, Tally
 from .tables import StreamRow, pack_stream
 
 MAX_TOMBSTONES = 10_000
@@ -72,16 +72,15 @@ class Registry:
         self._clock = clock
         self._instruments = instruments
         self._report_end = on_end
+        self._tally = tally = Tally()
         self._shell = StreamShell(
-            arena, table, clock, instruments, self._ended, self._unread, self._make_room, self.store_row
+            arena, table, clock, instruments, self._ended, self._unread, self._make_room, self.store_row, tally
         )
         self._streams: dict[bytes, Stream] = {}
         self._ended_in_order: OrderedDict[bytes, Stream] = OrderedDict()
         self._keys: OrderedDict[bytes, KeyEntry] = OrderedDict()
         self._tombstones: OrderedDict[bytes, str] = OrderedDict()
         self._retained_blocks = 0
-        self._events_ended = 0
-        self._bytes_ended = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
         self._dormant: dict[bytes, Callable[[], Stream]] = {}
         self._asked: dict[tuple[int, int], Stream] = {}
@@ -119,6 +118,7 @@ class Registry:
         stream = Stream(make_stream_id(self.place.slot), facts, ending, self._shell, row)
         self._streams[stream.id] = stream
         self.live_count += 1
+        self._tally.streams[State.OPENING] += 1
         self._instruments.streams_started_total += 1
         return stream
 
@@ -127,6 +127,7 @@ class Registry:
         stream = Stream(row.id, facts, ending, self._shell, row_index, log)
         stream.take_over(row)
         self._streams[stream.id] = stream
+        self._tally.streams[stream.state] += 1
         if stream.state is State.ENDED:
             self._keep(stream)
         else:
@@ -238,8 +239,6 @@ class Registry:
         self.live_count -= 1
         self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
         self._keep(stream)
-        self._events_ended += stream.log.event_count
-        self._bytes_ended += stream.log.upstream.end
         if not _has_content(stream):
             self._forget_key(stream)
         self.store_row(stream)
@@ -281,6 +280,7 @@ class Registry:
         """Forget an ended stream. Readers that are still on it keep its blocks until they are through."""
         assert stream.state is State.ENDED, "only ended streams are evicted"
         del self._streams[stream.id]
+        self._tally.streams[State.ENDED] -= 1
         del self._ended_in_order[stream.id]
         self._retained_blocks -= stream.log.block_count
         self._forget_key(stream)
@@ -378,14 +378,6 @@ class Registry:
         """More had expired than one step may take: thousands that ended together must not hold up the loop together."""
         self._evict_expired(self._clock.now())
 
-    def totals(self) -> tuple[int, int]:
-        """``(events, upstream bytes)`` so far: summed when somebody looks, so that the hot path need not count."""
-        live = [stream for stream in self._streams.values() if stream.state is not State.ENDED]
-        for stream in live:
-            stream.settle()
-        events = self._events_ended + sum(stream.log.event_count for stream in live)
-        return events, self._bytes_ended + sum(stream.log.upstream.end for stream in live)
-
     def close(self) -> None:
         """Look at nothing more, and end and forget every stream; for the end of the process and for tests that count blocks."""
         self._sweep.stop()
@@ -397,13 +389,10 @@ class Registry:
             self.evict(stream)
 
     def statistics(self) -> dict[str, int]:
-        """Streams by state, retained blocks, keys and tombstones."""
-        states = dict.fromkeys(State, 0)
-        for stream in self._streams.values():
-            states[stream.state] += 1
+        """Streams by state, readers, retained blocks, keys and tombstones; all of it is known without looking at any stream."""
         return {
-            **{state.name.lower(): count for state, count in states.items()},
-            "subscribers": sum(len(stream.subscribers) for stream in self._streams.values()),
+            **{state.name.lower(): count for state, count in self._tally.streams.items()},
+            "subscribers": self._tally.readers,
             "retained_blocks": self._retained_blocks,
             "keys": len(self._keys),
             "tombstones": len(self._tombstones),

@@ -16,6 +16,9 @@ from .tables import MAX_FACTS_BYTES, StreamRow
 MAX_MODEL_CHARS_IN_ROW = 128
 """The row's facts must fit whatever a client calls its model: it is only shown from there."""
 
+USAGE_IN_ROW = frozenset({"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens"})
+"""What of an engine's usage stands in the row of an ended stream: the sums, and not what they consist of."""
+
 _REASONS = list(CloseReason)
 
 
@@ -32,8 +35,8 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         "stream": facts.wants_stream,
         "request": facts.request_id,
         "tokens": [facts.prompt_tokens, facts.context_tokens],
-    }
-    text = json.dumps(described).encode()
+    } | _at_the_end(stream)
+    text = json.dumps(described, separators=(",", ":")).encode()
     if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
         text = json.dumps({**described, "model": "", "request": ""}).encode()
     records = stream.log.records
@@ -64,3 +67,16 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         grace_ms=int(stream.grace_s * 1000),
         facts=text if len(text) <= MAX_FACTS_BYTES else b"{}",
     )
+
+
+def _at_the_end(stream: Stream) -> dict[str, object]:
+    """What the row of an ended stream tells besides: nobody finds it in the checkpoint any more."""
+    if stream.state is not State.ENDED:
+        return {}
+    usage = {name: count for name, count in (stream.facts.usage or {}).items() if name in USAGE_IN_ROW}
+    return {
+        "events": stream.log.event_count,
+        "bytes": stream.log.bytes_held,
+        "guess": stream.facts.tokens_estimated,
+        "usage": {name: count for name, count in usage.items() if isinstance(count, int)} or None,
+    }

@@ -33,6 +33,7 @@ from .terms import (
     Refusal,
     Slot,
     State,
+    Tally,
 )
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "State",
     "Stream",
     "StreamShell",
+    "Tally",
 ]
 
 
@@ -57,11 +59,11 @@ class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
     __slots__ = (
-        "_arena", "_clock", "_instruments", "_is_spliced", "_knows_gap", "_now", "_on_change", "_on_end", "_on_full",
-        "_on_idle", "_seen_end", "_spliced_from", "_word", "_words", "beat_at", "body_head", "created_at",
-        "created_wall", "ended_at", "ending", "facts", "grace_s", "id", "is_cut", "is_measured", "is_unread_since", "kind",
-        "last_at", "link", "log", "on_disconnect", "producer", "reason", "refusal", "request", "row", "slot", "state",
-        "subscribers", "waiting_since",
+        "_arena", "_clock", "_counted_bytes", "_instruments", "_is_spliced", "_knows_gap", "_now", "_on_change",
+        "_on_end", "_on_full", "_on_idle", "_seen_end", "_spliced_from", "_tally", "_word", "_words", "beat_at",
+        "body_head", "created_at", "created_wall", "ended_at", "ending", "facts", "grace_s", "id", "is_cut",
+        "is_measured", "is_unread_since", "kind", "last_at", "link", "log", "on_disconnect", "producer", "reason",
+        "refusal", "request", "row", "slot", "state", "subscribers", "waiting_since",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +106,8 @@ class Stream:
         self._is_spliced = False
         self._spliced_from = 0
         self._seen_end = 0
+        self._counted_bytes = 0
+        self._tally = shell.tally
         self._knows_gap = False
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
@@ -173,6 +177,8 @@ class Stream:
         count = log.append_span(start, end)
         self._spliced_from = end
         log.deliverable = len(log.entries)
+        self._instruments.events_total += count
+        self._count_bytes(end)
         self.look(self._now())
         self._knows_gap = False
         self._words[self._word] = end << COUNT_BITS | log.deliverable
@@ -202,6 +208,8 @@ class Stream:
         count = len(self.log.entries)
         if checkpoint >= 0:
             self._words[self._word] = checkpoint << COUNT_BITS | count
+            self._instruments.upstream_bytes_total += checkpoint - self._counted_bytes
+            self._counted_bytes = checkpoint
         if count == self.log.deliverable:
             return  # only the place where parsing can begin anew has moved
         now = self._now()
@@ -246,8 +254,10 @@ class Stream:
         self.reason = reason
         if not reason.is_success:
             self._tell_failure(reason, message, refusal)
+        self._count_events(len(self.log.entries))
         self.log.seal()
         self._words[self._word] = self.log.upstream.end << COUNT_BITS | len(self.log.entries)
+        self._count_bytes(self.log.upstream.end)
         self._move_to(State.ENDED)
         self.ended_at = self._now()
         self.producer = None
@@ -307,6 +317,7 @@ class Stream:
         """One more reader; it is pumped at once if there is anything to write."""
         self.unsplice()
         self.subscribers = (*self.subscribers, subscriber)
+        self._tally.readers += 1
         self.is_unread_since = None
         self.facts.readers_total += 1
         subscriber.pump()
@@ -314,7 +325,9 @@ class Stream:
     def detach(self, subscriber: Reader) -> None:
         """One reader less. The last one's leaving starts the policy for unread streams."""
         self.unsplice()
-        self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+        left = tuple(other for other in self.subscribers if other is not subscriber)
+        self._tally.readers -= len(self.subscribers) - len(left)
+        self.subscribers = left
         self.note_if_unread()
 
     def note_if_unread(self) -> None:
@@ -354,6 +367,7 @@ class Stream:
         """
         assert all(entry & RECORD for entry in self.log.entries), "what was appended cannot be taken back"
         self.log.upstream.rewind()
+        self._counted_bytes = 0
         self.waiting_since = None
         self.link = Link()  # the first attempt's descriptor may be another's by now: no row may name it any more
         self._on_change(self)
@@ -375,6 +389,8 @@ class Stream:
         self.created_wall = self._clock.wall() - (self._now() - self.created_at)
         if first_token_us := self._words[self._word + FIRST_TOKEN_WORD]:
             self.facts.first_token_at = first_token_us / 1e6
+        self._counted_bytes = self._words[self._word] >> COUNT_BITS  # whoever wrote the checkpoint has counted up to it
+        self.log.publish()
         if row.request_block:
             self.request = Chain(self._arena, Use.REQUEST, stored=(row.request_block, row.request_bytes))
         if self.state is State.ENDED:
@@ -396,6 +412,8 @@ class Stream:
         """Entries were found again: readers had been promised a stream, whatever the row still says."""
         if self.state is State.OPENING and self.log.entries:
             self._commit()
+        self._count_events(len(self.log.entries))
+        self.log.publish()
 
     def wait_for_blocks(self) -> None:
         """The log found no block: make room if that is possible, else wait for it."""
@@ -418,8 +436,19 @@ class Stream:
 
     def _deliver(self, count: int) -> None:
         """Let readers have the first ``count`` entries."""
+        self._count_events(count)
         self.log.deliverable = count
         self._wake()
+
+    def _count_events(self, count: int) -> None:
+        """Of the first ``count`` entries some are about to become deliverable."""
+        before = self.log.deliverable
+        self._instruments.events_total += count - before - self.log.silent_from(before)
+
+    def _count_bytes(self, end: int) -> None:
+        """All up to ``end`` has come from the engine."""
+        self._instruments.upstream_bytes_total += end - self._counted_bytes
+        self._counted_bytes = end
 
     def _wake(self) -> None:
         for subscriber in self.subscribers:
@@ -427,6 +456,8 @@ class Stream:
 
     def _move_to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"
+        self._tally.streams[self.state] -= 1
+        self._tally.streams[state] += 1
         self.state = state
 
     def _blocks_are_free(self) -> None:
@@ -463,3 +494,4 @@ class StreamShell:
     on_full: Callable[[], None]
     on_change: Callable[[Stream], None]
     """The row must be written anew."""
+    tally: Tally

@@ -230,7 +230,8 @@ class StreamRow(NamedTuple):
     on_disconnect: int
     grace_ms: int
     facts: bytes
-    """A short JSON object: tenant, model, engine, route, choices (read at adoption, never on the hot path)."""
+    """A short JSON object: tenant, model, engine, route, choices, and of an ended stream its counts (read at adoption and by
+    operators, never on the hot path)."""
 
 
 class ConnectionRow(NamedTuple):

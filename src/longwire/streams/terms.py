@@ -151,3 +151,17 @@ class Facts:
     resumes_total: int = 0
     first_byte_at: float | None = None
     first_token_at: float | None = None
+
+
+class Tally:
+    """How many streams and readers there are now, kept as they come and go: whoever asks need not walk over them."""
+
+    __slots__ = ("readers", "streams")
+
+    def __init__(self) -> None:
+        self.streams: dict[State, int] = dict.fromkeys(State, 0)
+        self.readers = 0
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state.name.lower()}" for state, count in self.streams.items())
+        return f"<Tally {states}, {self.readers} readers>"
