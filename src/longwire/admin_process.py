@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from .admin.app import admin_app
+from .admin.app import Keeper, admin_app
 from .admin.operator import Inbox, NoAnswer, Operator
 from .admin.server import AdminServer
 from .keeper.shards import ShardsTable, ShardView
@@ -202,10 +202,12 @@ async def serve_admin(
     estate: Estate,
     sock: socket.socket,
     complete: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+    keeper: Keeper | None = None,
 ) -> AdminServer:
     """Serve the admin port on a bound socket, from now until the server that is returned is closed."""
     source = EstateSource(estate, settings, complete)
-    app = admin_app(source, Metrics(source.look), admin_host=settings.admin_host, admin_names=settings.admin_names)
+    names = settings.admin_names
+    app = admin_app(source, Metrics(source.look), keeper, admin_host=settings.admin_host, admin_names=names)
     server = AdminServer(app, sock)
     await server.start()
     return server

@@ -164,6 +164,11 @@ def load_secret(state_dir: str) -> bytes | None:
     return secret
 
 
+def make_secret() -> bytes:
+    """A key for hashes that is as old as the gateway."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
 def greeting(url: str, model: str, *, with_key: bool) -> str:
     """A curl line and a Python snippet that work as they are shown; the snippet stands at the margin, to be pasted as it is.
 

@@ -9,13 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import signal
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-import uvloop
 from starlette.types import ASGIApp
 
 from .admin.app import admin_app
@@ -24,6 +20,7 @@ from .admission.keysfile import KeysFile
 from .admission.limiter import Limiter
 from .admission.matrix import Matrix
 from .admission.tenants import Tenants
+from .adopt import Adopter
 from .engines.call import CallShell
 from .engines.directory import Directory
 from .engines.local import LocalEngine
@@ -36,24 +33,23 @@ from .groundwork import (
     ReadingProcess,
     arena_bytes,
     bind,
-    farewell,
     greeting,
     load_secret,
     make_tls,
     package_version,
-    raise_descriptor_limit,
     settle_garbage,
     shown,
 )
 from .observe.instruments import Instruments
 from .observe.metrics import Metrics
-from .observe.streamlog import StreamLog, configure_logging
+from .observe.streamlog import StreamLog
 from .operation import DRAINING, Gauges, Operation, count_end, write_end
 from .server.handlers import Handlers
 from .server.listener import SURPLUS_CONNECTIONS, Listener
 from .streams.memory import Memory
 from .streams.registry import Registry
 from .streams.stream import Stream
+from .streams.terms import Slot
 from .words.clock import Clock, LoopClock
 from .words.errors import SettingsError
 from .words.reasons import CloseReason
@@ -75,54 +71,24 @@ FAREWELL_S = 0.1
 """For the last bytes to reach the kernel before connections are cut."""
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code; prints where it listens."""
-    configure_logging(settings.log_level)
-    raise_descriptor_limit()
-    try:
-        return uvloop.run(_serve(settings))
-    except CannotListen as exc:
-        print(f"longwire: {exc.strerror}", file=sys.stderr)
-        return 1
-    except OSError as exc:
-        print(f"longwire: cannot start: {exc.strerror or exc}.", file=sys.stderr)
-        return 1
-    except SettingsError as exc:
-        print(f"longwire: {exc}", file=sys.stderr)
-        return 2
-
-
-async def _serve(settings: Settings) -> int:
-    house = House(settings)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if stopping.is_set():
-            os._exit(130)  # a second signal means now
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    await house.open()
-    await stopping.wait()
-    print(f"longwire: {farewell(house.registry.live_count, settings.drain_s)}", flush=True)
-    await house.close()
-    return 0
-
-
 class House:
     """All rooms of one process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        memory: Memory | None = None,
+        matrix: Matrix | None = None,
+        secret: bytes | None = None,
+    ) -> None:
+        """``memory``, ``matrix`` and ``secret`` are given where several processes share them."""
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.clock: Clock = LoopClock(loop)
         self.instruments = Instruments()
-        secret = load_secret(settings.state_dir)
+        secret = secret or load_secret(settings.state_dir)
         self.streamlog = StreamLog(secret)
-        connections = settings.max_connections + SURPLUS_CONNECTIONS
-        self.memory = Memory.make(settings.arena_bytes or arena_bytes(), settings.max_streams, connections)
+        self.memory = memory or make_memory(settings)
         self.arena, self.stream_table, self.connection_table, _ = self.memory
         self.tenants = Tenants(settings.tenants)
         self.keys = KeysFile(settings.keys_file, self.tenants, self._keys_problem) if settings.keys_file else None
@@ -130,7 +96,13 @@ class House:
         if secret is not None:
             self.registry.use_secret(secret)
         self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
-        self.limiter = Limiter(Matrix.create(len(self.tenants), 1), 0, self.clock, settings.max_streams, self.tenants)
+        self.limiter = Limiter(
+            matrix or Matrix.create(len(self.tenants), 1),
+            self.memory.place.slot,
+            self.clock,
+            settings.max_streams,
+            self.tenants,
+        )
         self.gateway = Gateway(
             settings,
             self.directory,
@@ -143,6 +115,8 @@ class House:
         handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.memory, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
+        self.lag_s = 0.0
+        """How late the loop was when it was looked at last."""
         self._drained = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._children: list[LocalEngine | SimChild] = []
@@ -165,8 +139,7 @@ class House:
             SettingsError: the keys file or the certificate is bad.
         """
         settings = self.settings
-        if self.keys is not None:
-            self.keys.load()
+        self.load_keys()
         tls = make_tls(settings)  # before anything that would have to be taken down again
         public = bind(settings.host, settings.port)
         try:
@@ -179,6 +152,25 @@ class House:
             await self._open_engine(upstream)
         await self.listener.start(public, tls)
         await self.admin.start()
+        self.start_clockwork()
+        scheme = "https" if settings.tls_cert_file else "http"
+        print(f"longwire: listening on {scheme}://{shown(public)}", flush=True)
+        print(f"longwire: admin on http://{self.admin.address}", flush=True)
+        self.greet_soon(f"{scheme}://{shown(public)}")
+
+    def load_keys(self) -> None:
+        """Read the keys file, if there is one. Raises SettingsError where it is bad."""
+        if self.keys is not None:
+            self.keys.load()
+
+    async def begin(self) -> None:
+        """Start everything but the ports: for a shard, whose listener comes when all is taken over. Raises as :meth:`open`."""
+        self.load_keys()
+        for upstream in self.directory.upstreams:
+            await self._open_engine(upstream)
+
+    def start_clockwork(self) -> None:
+        """From now on look after everything that depends on time."""
         self.registry.start()
         self._every(LAG_PROBE_S, self._probe_lag())
         if self.keys is not None:
@@ -186,10 +178,18 @@ class House:
         settle_garbage()
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
-        scheme = "https" if settings.tls_cert_file else "http"
-        print(f"longwire: listening on {scheme}://{shown(public)}", flush=True)
-        print(f"longwire: admin on http://{self.admin.address}", flush=True)
-        self._start_task(self._greet(f"{scheme}://{shown(public)}"))
+
+    def adopter(self) -> Adopter:
+        """Whoever takes over into these rooms."""
+        return Adopter(self.memory, self.registry, self.listener, self.directory, self.gateway.calls, self._readmit)
+
+    def _readmit(self, stream: Stream) -> Slot | None:
+        tenant = self.tenants.by_name(stream.facts.tenant)
+        return self.limiter.readmit(tenant, stream.facts.context_tokens) if tenant is not None else None
+
+    def greet_soon(self, url: str) -> None:
+        """Print what to try at this address, as soon as there is a model."""
+        self._start_task(self._greet(url))
 
     async def _greet(self, url: str) -> None:
         """Show what to try, as soon as there is a model to try it with."""
@@ -199,8 +199,9 @@ class House:
             names = self.directory.models(lambda _: True) if self.is_ready()[0] else []
         print(greeting(url, names[0][0], with_key=not self.tenants.is_open), flush=True)
 
-    def _admin_app(self) -> ASGIApp:
-        gauges = Gauges(
+    def gauges(self) -> Gauges:
+        """What there is to see."""
+        return Gauges(
             self.registry,
             self.instruments,
             self.directory,
@@ -210,6 +211,9 @@ class House:
             package_version(),
             self.is_ready,
         )
+
+    def _admin_app(self) -> ASGIApp:
+        gauges = self.gauges()
         operation = Operation(self.registry, gauges)
         settings = self.settings
         return admin_app(
@@ -271,7 +275,8 @@ class House:
         def probe() -> None:
             nonlocal due
             now = self.clock.now()
-            self.instruments.loop_lag.observe_s(max(0.0, now - due))
+            self.lag_s = max(0.0, now - due)
+            self.instruments.loop_lag.observe_s(self.lag_s)
             due = now + LAG_PROBE_S
 
         return probe
@@ -293,14 +298,15 @@ class House:
 
     # Closing.
 
-    async def close(self) -> None:
-        """Stop accepting, let streams finish for ``drain_s``, tell the rest, and take everything down."""
+    async def close(self, drain_s: float | None = None) -> None:
+        """Stop accepting, let streams finish for ``drain_s`` (as it is set), tell the rest, and take everything down."""
+        drain_s = self.settings.drain_s if drain_s is None else drain_s
         self.gateway.is_draining = True
         self.listener.stop_accepting()
-        deadline = self.clock.now() + self.settings.drain_s
+        deadline = self.clock.now() + drain_s
         if self.registry.live_count:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._drained.wait(), self.settings.drain_s)
+                await asyncio.wait_for(self._drained.wait(), drain_s)
         for stream in self.registry.list(None):
             stream.stop(CloseReason.SHUTDOWN, "")
         # Readers may be behind what has ended; when this process is gone nobody can resume.
@@ -324,3 +330,9 @@ class House:
         write_end(self.streamlog, stream)
         if self.gateway.is_draining and not self.registry.live_count:
             self._drained.set()
+
+
+def make_memory(settings: Settings) -> Memory:
+    """Memory of one's own."""
+    connections = settings.max_connections + SURPLUS_CONNECTIONS
+    return Memory.make(settings.arena_bytes or arena_bytes(), settings.max_streams, connections)

@@ -21,14 +21,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
 
-from ..words.errors import LocalError, LongwireError, MethodNotAllowed, NotFound, RemoteError
+from ..words.errors import Conflict, LocalError, LongwireError, MethodNotAllowed, NotFound, RefusedError, RemoteError
 from .answers import encode_json, error_response, json_response
 from .hosts import AllowedHosts, HostCheck
 
 LIST_SLICE: Final = 100
 """Streams of a list that are encoded in one go (about a millisecond), so that a long list does not hold up the loop."""
 
-PATHS: Final = "/metrics, /healthz, /readyz, /v1/shards, /v1/overview, /v1/streams and /v1/streams/{id}"
+PATHS: Final = (
+    "/metrics, /healthz, /readyz, /v1/shards, /v1/overview, /v1/reload, /v1/drain, /v1/streams and /v1/streams/{id}"
+)
 
 _RULED_OUT: Final = frozenset({"q=0", "q=0.0", "q=0.00", "q=0.000"})
 _logger = logging.getLogger("longwire.admin")
@@ -72,11 +74,26 @@ class MetricsPage(Protocol):
         """The page and its Content-Type."""
 
 
+class Keeper(Protocol):
+    """Whoever starts and ends processes."""
+
+    async def reload(self) -> str:
+        """Read the configuration anew and move to new processes; the problem, or an empty string."""
+
+    def drain(self) -> None:
+        """Let streams finish, and end."""
+
+
 def admin_app(
-    gateway: AdminSource, metrics: MetricsPage, *, admin_host: str = "127.0.0.1", admin_names: Iterable[str] = ()
+    gateway: AdminSource,
+    metrics: MetricsPage,
+    keeper: Keeper | None = None,
+    *,
+    admin_host: str = "127.0.0.1",
+    admin_names: Iterable[str] = (),
 ) -> Starlette:
     """The application. ``admin_host`` is the bound host; ``admin_names`` are more names that it may be called by."""
-    routes = _Routes(gateway, metrics)
+    routes = _Routes(gateway, metrics, keeper)
     app = Starlette(
         routes=[
             Route("/metrics", routes.metrics),
@@ -84,6 +101,8 @@ def admin_app(
             Route("/readyz", routes.readyz),
             Route("/v1/shards", routes.list_shards),
             Route("/v1/overview", routes.overview),
+            Route("/v1/reload", routes.reload, methods=["POST"]),
+            Route("/v1/drain", routes.drain, methods=["POST"]),
             Route("/v1/streams", routes.list_streams),
             Route("/v1/streams/{id}", routes.stream, methods=["GET", "DELETE"]),
         ],
@@ -104,13 +123,33 @@ class _Routes:
     They are all ``async`` though some never wait: Starlette runs plain functions in threads, and the rooms have no locks.
     """
 
-    def __init__(self, gateway: AdminSource, metrics: MetricsPage) -> None:
+    def __init__(self, gateway: AdminSource, metrics: MetricsPage, keeper: Keeper | None) -> None:
         self._gateway = gateway
         self._metrics = metrics
+        self._keeper = keeper
 
     async def metrics(self, request: Request) -> Response:
         page, content_type = self._metrics.render(request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
+
+    async def reload(self, request: Request) -> Response:
+        """Answered when all is moved, or with the reason why nothing was."""
+        if problem := await self._keeper_for(request).reload():
+            raise Conflict(f"Nothing was changed: {problem}")
+        return json_response({"status": "reloaded"})
+
+    async def drain(self, request: Request) -> Response:
+        self._keeper_for(request).drain()
+        return json_response({"status": "draining"}, 202)
+
+    def _keeper_for(self, request: Request) -> Keeper:
+        """A page in an operator's browser can post here without being asked first (CORS knows it as a simple request): what
+        comes from a page says so."""
+        if request.headers.get("origin") is not None:
+            raise RefusedError("No page may do this.", param="Origin")
+        if self._keeper is None:
+            raise NotFound("This gateway is one process without a keeper.")
+        return self._keeper
 
     async def healthz(self, request: Request) -> Response:
         """The process answers; that is all."""

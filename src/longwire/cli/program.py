@@ -21,6 +21,10 @@ SECTIONS = {
         "streams": "longwire.cli.streams",
         "check": "longwire.cli.check",
     },
+    "Keep": {
+        "reload": "longwire.cli.reload",
+        "drain": "longwire.cli.drain",
+    },
     "Set up": {
         "config": "longwire.cli.config",
         "tenants": "longwire.cli.tenants",

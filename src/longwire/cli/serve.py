@@ -5,6 +5,8 @@ What lives here: flags to settings. What must not: anything of the running gatew
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 import click
@@ -27,6 +29,6 @@ Every other setting is a flag too: `longwire config reference` lists them all.
 def command(file: str | None, **flags: Any) -> int:
     """Run the gateway."""
     settings = with_engine(load_configuration(file, flags).settings)
-    from longwire.lifecycle import run
+    from longwire.start import run
 
-    return run(settings)
+    return run(settings, [sys.executable, "-P", "-m", "longwire.cli.reread", json.dumps([file, flags])])

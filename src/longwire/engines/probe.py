@@ -22,6 +22,8 @@ log = logging.getLogger("longwire.probe")
 
 MAX_MODEL_LIST_BYTES = 4 * 1024 * 1024
 """A hosted API lists hundreds of models in 100 KiB; more than this is no model list."""
+EAGER_S, EAGER_LOOKS = 0.1, 50
+"""An engine that starts together with the gateway is looked for often at first; then it is said to be missing."""
 MAX_MODELS = 10_000
 MAX_MODEL_NAME_CHARS = 256
 
@@ -92,14 +94,14 @@ class Prober:
     def __init__(self, upstream: Upstream, settings: Settings) -> None:
         self.upstream = upstream
         self._settings = settings
-        self._has_looked = False
+        self._looks = 0
 
     async def run(self) -> None:
         """Probe until cancelled. An engine that is not there is no error: it is asked again."""
         while True:
             await self.probe()
             self.upstream.purge_nowait()
-            await asyncio.sleep(self._settings.probe_s)
+            await asyncio.sleep(self._settings.probe_s if self._looks > EAGER_LOOKS else EAGER_S)
 
     async def probe(self) -> bool:
         """Ask once; update the upstream's facts; True if it is up."""
@@ -116,9 +118,9 @@ class Prober:
             upstream.is_up, upstream.problem = True, ""
             if not upstream.engine.models:
                 upstream.models = read_models(body)
-        if upstream.is_up != was_up or not (upstream.is_up or self._has_looked):
+        self._looks = EAGER_LOOKS + 1 if upstream.is_up else self._looks + 1
+        if upstream.is_up != was_up or self._looks == EAGER_LOOKS:
             self._tell()
-        self._has_looked = True
         return upstream.is_up
 
     def _tell(self) -> None:

@@ -16,9 +16,10 @@ _ADDRESS = re.compile(rb"(http://[0-9.]+:[0-9]+)")
 
 
 class SimChild:
-    """One ``python -m longwire.sim`` on a free port. It is for trials, so it is not started again when it dies."""
+    """One ``python -m longwire.sim`` on a free port or the one given. It is for trials: it is not started again."""
 
-    def __init__(self, on_ready: Callable[[str], None], on_down: Callable[[], None]) -> None:
+    def __init__(self, on_ready: Callable[[str], None], on_down: Callable[[], None], port: int = 0) -> None:
+        self._port = port
         self._on_ready = on_ready
         self._on_down = on_down
         self._process: asyncio.subprocess.Process | None = None
@@ -34,7 +35,7 @@ class SimChild:
             "-m",
             "longwire.sim",
             "--port",
-            "0",
+            str(self._port),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -121,6 +121,13 @@ class KeyReused(RemoteError):
     status = 422
 
 
+class Conflict(RemoteError):
+    """The operator asked for what cannot be done as things stand; nothing was changed."""
+
+    code = "conflict"
+    status = 409
+
+
 class ContextTooLarge(RemoteError):
     """Prompt and max_tokens together need more tokens than the tenant's slots or its limit per minute could ever give."""
 

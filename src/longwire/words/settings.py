@@ -111,6 +111,15 @@ class Settings:
     proxy_protocol: bool = setting(False, "Expect a PROXY protocol header (v1 or v2) from trusted_proxies.")
     cors_origins: list[str] = setting([], "Origins allowed by CORS; empty: CORS is off; * allows any.")
 
+    # Processes.
+    shards: int = setting(0, "Processes that serve; 0: one per core. Changed by a restart only.", low=0, high=256)
+    hang_kill_s: float = setting(
+        0.0,
+        "A shard whose loop has been silent for so long is killed and replaced; 0: it is only shown.",
+        low=0,
+        high=3600,
+    )
+
     # Engines and tenants.
     engines: list[EngineSettings] = setting([], "The upstreams; each an [[engines]] table or a --engine flag.")
     tenants: list[TenantSettings] = setting(

@@ -1,0 +1,232 @@
+"""A shard: the process that serves one slot, from its start as a spare to its end.
+
+What lives here: the order of its life, and what the keeper may ask of it. What must not: rooms (lifecycle builds them).
+
+Everything is imported before the process says that it is warm: nothing may be read from disk later, where a new version
+may lie by then, and a pause must not contain the start of an interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import uvloop
+
+from .adopt import Adopter, Rows, Socket, claim_rows
+from .estate import Estate
+from .groundwork import make_tls, raise_descriptor_limit, shown
+from .keeper.channel import Channel
+from .keeper.deed import Deed
+from .keeper.guardian import Guarded, GuardianGone, fetch_sockets
+from .lifecycle import House
+from .observe.counts import restore_counters
+from .observe.streamlog import configure_logging
+from .operation import write_counts
+from .streams.counters import counters_work
+from .words import faultpoint
+from .words.errors import SettingsError
+
+log = logging.getLogger("longwire.shard")
+
+FETCH_S = 5.0
+"""For all sockets of one dead shard: it takes milliseconds. What has not come by then is cut."""
+WAKE_AT_ONCE = 64
+"""Ended streams that are taken over between two turns of the loop: a few milliseconds."""
+BEAT_S = 0.25
+COUNT_S = 1.0
+
+
+class Shard:
+    """This process."""
+
+    def __init__(self, channel: Channel, incarnation: int, deed: Deed) -> None:
+        self.channel = channel
+        self.incarnation = incarnation
+        self.estate = Estate(deed)
+        self.settings = self.estate.settings
+        self.guarded = Guarded("lw-guardian")
+        self.adopts = counters_work()
+        self._stopping: asyncio.Event | None = None
+        self._drains = False
+
+    def __repr__(self) -> str:
+        return f"<Shard, incarnation {self.incarnation}>"
+
+    def warm_up(self) -> None:
+        """Have a guardian, and say that all is ready."""
+        if self.adopts:
+            self._have_guarded()
+        self.channel.send({"am": "warm"})
+
+    def _have_guarded(self) -> None:
+        try:
+            self.guarded.clone(lambda end: self.channel.send({"am": "guarded"}, [end]))
+        except OSError as exc:
+            log.error("no_guardian", extra={"fields": {"problem": str(exc)}})
+
+    def wait_orders(self) -> tuple[dict[str, Any], list[int]] | None:
+        """What to serve; None where the keeper is gone, or has no need of us."""
+        received = self.channel.receive()
+        if received is None or received[0].get("do") != "serve":
+            return None
+        return received
+
+    # Serving.
+
+    async def serve(self, orders: dict[str, Any], ends: list[int]) -> int:
+        """Take over what was left in the slot, and serve it until the end."""
+        slot = int(orders["slot"])
+        loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        memory = self.estate.memory(slot, self.incarnation)
+        rows = claim_rows(memory)
+        sockets = fetch_all(rows, dict(zip(orders["owners"], ends, strict=True)))
+        house = House(self.settings, memory, self.estate.matrix(), self.estate.blob.secret)
+        restore_counters(house.instruments, self.estate.counts.read(slot))
+        await house.begin()
+        adopter = house.adopter()
+        house.limiter.begin_recount()
+        await adopter.adopt(rows, sockets)
+        house.limiter.end_recount()
+        public = socket.socket(fileno=self.estate.deed.public)
+        public.setblocking(False)
+        await house.listener.start(public, make_tls(self.settings))
+        house.start_clockwork()
+        self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
+        self.channel.set_blocking(False)
+        loop.add_reader(self.channel.fileno(), partial(self._hear, house))
+        if self.guarded.lives:
+            loop.add_reader(self.guarded.fileno(), self._guard_again)
+        self._beat(house, slot)
+        self._count(house, slot)
+        loop.call_soon(self._wake_some, adopter)
+        if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
+            fields = {
+                "slot": slot,
+                "streams": adopter.streams_adopted,
+                "connections": adopter.connections_adopted,
+                "faults": adopter.faults,
+            }
+            log.info("adopted", extra={"fields": fields})
+        if slot == 0 and not orders["restarts"]:
+            scheme = "https" if self.settings.tls_cert_file else "http"
+            house.greet_soon(f"{scheme}://{shown(public)}")
+        await self._stopping.wait()
+        await house.close(None if self._drains else 0.0)
+        write_counts(house.gauges(), self.estate.counts, slot)
+        with suppress(OSError):
+            self.channel.send({"am": "drained"})
+        return 0
+
+    def _wake_some(self, adopter: Adopter) -> None:
+        if adopter.wake_some(WAKE_AT_ONCE):
+            asyncio.get_running_loop().call_soon(self._wake_some, adopter)
+
+    def _beat(self, house: House, slot: int) -> None:
+        """Tell the shards table that the loop turns."""
+        live, connections = house.registry.live_count, len(house.listener.connections)
+        self.estate.shards.beat(slot, house.clock.now(), live, connections, int(house.lag_s * 1e6))
+        house.clock.call_later(BEAT_S, self._beat, house, slot)
+
+    def _count(self, house: House, slot: int) -> None:
+        """Let others see what was counted."""
+        house.clock.call_later(COUNT_S, self._count, house, slot)
+        write_counts(house.gauges(), self.estate.counts, slot)
+
+    def _hear(self, house: House) -> None:
+        try:
+            received = self.channel.receive()
+        except BlockingIOError:
+            return
+        match received:
+            case None:
+                self._outlive_keeper(house)
+            case ({"do": "yield"}, _):
+                self._yield_to_successor(house)
+            case ({"do": "drain"}, _):
+                self._drains = True
+                self._stop()
+            case ({"do": "stop"}, _):
+                self._stop()
+            case _:
+                log.error("strange_message")
+
+    def _stop(self) -> None:
+        assert self._stopping is not None
+        self._stopping.set()
+
+    def _outlive_keeper(self, house: House) -> None:
+        """The keeper is gone: what runs goes on to its end, and nothing new begins."""
+        log.error("keeper_lost", extra={"fields": {"streams": house.registry.live_count}})
+        asyncio.get_running_loop().remove_reader(self.channel.fileno())
+        self._drains = True
+        self._stop()
+
+    def _yield_to_successor(self, house: House) -> None:
+        """Put every row in order and leave at once: the successor goes on from there, as if we had been killed."""
+        for stream in house.registry.list_live():
+            stream.unsplice()
+            house.registry.store_row(stream)
+        write_counts(house.gauges(), self.estate.counts, house.memory.place.slot)
+        os._exit(0)
+
+    def _guard_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.guarded.fileno())
+        log.warning("guardian_lost")
+        self._have_guarded()
+        if self.guarded.lives:
+            loop.add_reader(self.guarded.fileno(), self._guard_again)
+
+
+def fetch_all(rows: Rows, ends: dict[int, int]) -> dict[Socket, socket.socket]:
+    """Every socket that the rows name, from the guardians of whoever had it; ``ends`` are descriptors by incarnation."""
+    wanted: dict[int, list[int]] = {}
+    for owner, fd in rows.sockets:
+        wanted.setdefault(owner, []).append(fd)
+    found: dict[Socket, socket.socket] = {}
+    for owner, end_fd in ends.items():
+        end = socket.socket(fileno=end_fd)
+        try:
+            fetched = fetch_sockets(end, wanted.get(owner, []), FETCH_S)
+        except GuardianGone as exc:
+            fetched = exc.fetched
+        except OSError as exc:
+            log.error("fetch_failed", extra={"fields": {"owner": owner, "problem": str(exc)}})
+            fetched = {}
+        found |= {(owner, number): socket.socket(fileno=fd) for number, fd in fetched.items()}
+        end.close()
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``CHANNEL INCARNATION DEED``, as the keeper starts it."""
+    channel_fd, incarnation, deed = arguments
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=int(channel_fd)))
+    faultpoint.arm(os.environ.get("LONGWIRE_DIE_AT", ""))
+    raise_descriptor_limit()
+    try:
+        shard = Shard(channel, int(incarnation), Deed.parse(deed))
+        configure_logging(shard.settings.log_level)
+        shard.warm_up()
+        received = shard.wait_orders()
+        return uvloop.run(shard.serve(*received)) if received is not None else 0
+    except (SettingsError, OSError) as exc:
+        code = 2 if isinstance(exc, SettingsError) else 1
+        with suppress(OSError):
+            channel.send({"am": "failed", "why": str(exc), "code": code})
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
