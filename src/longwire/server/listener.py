@@ -17,6 +17,7 @@ from ..wire.forwarded import TrustedNetworks
 from ..words.clock import Clock
 from ..words.settings import Settings
 from ..words.sweep import Sweep
+from . import deadlines
 from .connection import ClientConnection
 from .handlers import Handlers
 
@@ -55,11 +56,9 @@ class Listener:
         self.deaf: set[ClientConnection] = set()
         """Connections whose reading is paused: the loop does not tell when their clients leave."""
         self._listening: Sweep[ClientConnection] = Sweep(
-            clock, DEAF_S, lambda: self.deaf, lambda connection, now: connection.listen(now)
+            clock, DEAF_S, lambda: self.deaf, lambda connection, _: deadlines.listen(connection)
         )
-        self._sweep: Sweep[ClientConnection] = Sweep(
-            clock, tick_s, lambda: self.watched, lambda connection, now: connection.tick(now)
-        )
+        self._sweep: Sweep[ClientConnection] = Sweep(clock, tick_s, lambda: self.watched, deadlines.look)
 
     def __repr__(self) -> str:
         return f"<Listener {len(self.connections)} connections>"
