@@ -639,4 +639,4 @@ async def test_its_state_can_be_read() -> None:
         await client.head()
         (connection,) = house.gateway.listener.connections
         assert "Writer" in repr(connection) and "1 connections" in repr(house.gateway.listener)
-        assert house.gateway.listener.statistics() == {"connections": 1}
+        assert house.gateway.listener.statistics() == {"connections": 1, "operator": 0}

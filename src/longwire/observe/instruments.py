@@ -98,7 +98,10 @@ class Instruments:
     """All counters of one process. Rooms bump the attributes; metrics.py gives them names."""
 
     __slots__ = (
+        "accept_pauses_total",
+        "accepts_refused_total",
         "body_bytes_total",
+        "connections_passed_total",
         "event_gap",
         "events_total",
         "gc_runs_total",
@@ -121,6 +124,9 @@ class Instruments:
     )
 
     def __init__(self) -> None:
+        self.accepts_refused_total = 0
+        self.accept_pauses_total = 0
+        self.connections_passed_total = 0
         self.events_total = 0
         self.body_bytes_total = 0
         self.upstream_bytes_total = 0

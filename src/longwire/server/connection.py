@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ..streams.arena import ArenaFull, Chain, Use
+from ..streams.arena import Arena, ArenaFull, Chain, Use
 from ..streams.doors import Door
 from ..streams.stream import State, Stream
 from ..streams.subscriber import Subscriber
@@ -54,10 +54,24 @@ LINGER_S = 2.0
 """How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
 had read why."""
 
-
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
+
+
+def stored_input(arena: Arena, data: bytes) -> Chain:
+    """A chain that begins with what was received already.
+
+    Raises:
+        ArenaFull: there is no room; nothing is held.
+    """
+    chain = Chain(arena, Use.INPUT)
+    try:
+        chain.append(data)
+    except ArenaFull:
+        chain.give()
+        raise
+    return chain
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -106,6 +120,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         return f"<ClientConnection phase {self.phase}, {self.read_bytes} read, {self.written_bytes} written, {self.writer!r}>"
 
     @property
+    def is_operator(self) -> bool:
+        """Whether all tenants' streams may be seen and cancelled here. Nothing that is sent over a connection makes it so."""
+        return False
+
+    @property
     def is_answering(self) -> bool:
         """A response is under way, or the end of one has not reached the kernel yet."""
         return self.writer is not None or bool(self.flushing)
@@ -125,7 +144,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         # Who is taken over has sent its PROXY header to another process.
         if settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted:
             self._preface = Preface()
-        self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
+        self.transport.set_write_buffer_limits(high=settings.write_high_water_bytes)
         self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
         self._wait(Phase.IDLE, settings.head_timeout_s)
         self.store_row()
@@ -204,9 +223,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 assert event is NEED_DATA, "a reader that is paused has a response under way"
                 return
         if self.phase != Phase.CLOSING and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
-            self._pause_reading()
+            self.pause_reading()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
         """Read nothing more for now; the loop then hears of neither FIN nor RST, so the listener looks for them."""
         self.is_reading_paused = True
         self.listener.deaf.add(self)
@@ -227,6 +246,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.extra_headers = self.handlers.greet(head)
         try:
             self.pending = self.handlers.prepare(head, self)
+            if self._is_passed_on(self.pending):
+                return
         except LongwireError as exc:
             self.refuse(exc, close=has_body)
             return
@@ -234,6 +255,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._wait(Phase.BODY, self.listener.settings.body_timeout_s)
             if head.expects_continue:
                 self.write(CONTINUE)
+
+    def _is_passed_on(self, pending: Pending) -> bool:
+        """Whether the request belongs to another shard, and is on its way there or has been answered for it.
+
+        Raises:
+            LongwireError: it belongs elsewhere, but this connection cannot go there.
+        """
+        neighbours = self.listener.neighbours
+        return neighbours is not None and neighbours.pass_on(self, pending)
+
+    def let_go(self) -> None:
+        """Another process has the connection. To close one of two descriptors of a socket says nothing to the client."""
+        self.phase = Phase.CLOSING
+        self.listener.remove(self, self.record.give())  # first: a row must not name what may be another's
+        chain, self._input = self._input, None
+        if chain is not None:
+            chain.give()
+        self.transport.abort()
 
     def _serve(self, body: bytes) -> None:
         self.phase = Phase.ANSWERING
@@ -347,10 +386,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         left = self._reader.buffered_bytes
         if left:
             try:
-                self._input = Chain(self.listener.arena, Use.INPUT)
-                self._input.append(chain.read(chain.end - left, left))
+                self._input = stored_input(self.listener.arena, chain.read(chain.end - left, left))
             except ArenaFull:
-                self.keep_alive = False
+                self.surplus = True  # as in _take_input
         chain.give()
 
     def pause_writing(self) -> None:
@@ -365,6 +403,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.stuck_since = 0.0
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.resume()
+        elif self.phase == Phase.PASSING and self.listener.neighbours is not None:
+            self.listener.neighbours.note_flushed(self)
         elif self.phase < Phase.ANSWERING:
             self.loop.call_soon(self._go_on)
 
@@ -432,6 +472,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave(CloseReason.CLIENT_LEFT)
+        if self.listener.neighbours is not None:
+            self.listener.neighbours.forget(self)
         self.phase = Phase.CLOSING
         for _, subscriber in self.flushing:
             subscriber.flushed()

@@ -29,7 +29,10 @@ def look(connection: ClientConnection, now: float) -> None:
 
 
 def _act_on_deadline(connection: ClientConnection) -> None:
-    if connection.phase not in (Phase.IDLE, Phase.CLOSING):
+    if connection.phase == Phase.PASSING:
+        if connection.listener.neighbours is not None:
+            connection.listener.neighbours.give_up(connection)
+    elif connection.phase not in (Phase.IDLE, Phase.CLOSING):
         what = "request head" if connection.phase == Phase.HEAD else "request body"
         connection.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)
     elif not connection.transport.get_write_buffer_size():
