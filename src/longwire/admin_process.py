@@ -10,7 +10,6 @@ of its shard and shown from its row where that does not answer; tails and cancel
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,8 @@ from .observe.declarations import Look
 from .observe.metrics import Metrics
 from .observe.overview import overview
 from .observe.snapshot import ShardSnapshot, Snapshot
-from .streams.describe import describe_row
-from .streams.tables import WORDS, Table, unpack_stream
+from .streams.describe import read_state
+from .streams.tables import Table
 from .words.errors import NotFound
 from .words.ids import STREAM_ID_BYTES, parse_stream_id, slot_of
 from .words.settings import Settings
@@ -178,23 +177,6 @@ class EstateSource:
             elif view.state not in ABLE:
                 snapshot = replace(snapshot, is_ready=False, problem=snapshot.problem or view.state)
             yield counters, snapshot
-
-
-def read_state(table: Table, row: int, boot_s: float) -> State | None:
-    """A stream's state by its row; None where the row is empty, or holds what this version does not understand.
-
-    The words come after the row: where it is given to another stream in between, the first had ended, and of an ended stream
-    the row tells all that matters.
-    """
-    payload = table.read(row)
-    if payload is None:
-        return None
-    first = table.word_index(row)
-    words = table.words[first : first + WORDS].tolist()
-    try:
-        return describe_row(unpack_stream(payload), words, boot_s)
-    except (ValueError, KeyError, TypeError, IndexError, struct.error):
-        return None
 
 
 async def serve_admin(

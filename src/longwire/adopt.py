@@ -27,6 +27,7 @@ from .engines.exchange import Exchange
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
 from .server.listener import Listener
+from .server.record import Phase
 from .server.takeover import AdoptedConnection
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
@@ -97,6 +98,7 @@ class Adopter:
         """
         self._rows, self._sockets = rows, dict(sockets)
         self._take_readings()
+        self.registry.is_incomplete = True
         readers: dict[int, list[int]] = {}
         for index, connection in rows.connections.items():
             stream_row = rows.streams.get(connection.stream)
@@ -113,6 +115,7 @@ class Adopter:
         for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
             self.registry.let_sleep(row.id, partial(self._take_stream, index, row, None))
         self.registry.forget_askers()
+        self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
         for stream in self.registry.list_live():
@@ -144,7 +147,9 @@ class Adopter:
                     await self._take_upstream(stream, row)
             elif attempts == MAX_ATTEMPTS:
                 log.error("stream_poisoned", extra={"fields": {"model": facts_of_row(row).model, "attempts": attempts}})
+                self.registry.count_poisoned()
                 stream = self._take_stream(index, row, None)
+                stream.log.missing = None  # whatever is wrong with it stands in what would be read again
                 stream.end(CloseReason.INTERNAL_ERROR, "Taking this stream over failed again and again.")
             else:
                 table.give(index)
@@ -164,6 +169,9 @@ class Adopter:
             return
         with self._attempt(table, index):
             reach("adopting_connection")
+            if row.phase == Phase.PASSING and self.listener.neighbours is not None:
+                self.listener.neighbours.pass_again(index, row, sock)
+                return
             word = table.words[table.word_index(index)]
             connection = AdoptedConnection(self.listener, self.listener.handlers, index)
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)

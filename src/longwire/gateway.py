@@ -117,8 +117,12 @@ class Gateway:
         """Keyed hashes of the key in its scope (tenant and route) and of the body; empty where no key came."""
         if not visit.idempotency_key:
             return b"", b""
-        scope = (visit.tenant.name.encode(), visit.target, visit.idempotency_key)
-        return self.registry.hash(*scope), self.registry.hash(ask.plain_body or ask.body)
+        key_hash = self.hash_key(visit.tenant, visit.target, visit.idempotency_key)
+        return key_hash, self.registry.hash(ask.plain_body or ask.body)
+
+    def hash_key(self, tenant: Tenant, target: bytes, key: bytes) -> bytes:
+        """An Idempotency-Key in its scope. The slot that keeps the key follows from it: all shards must hash alike."""
+        return self.registry.hash(tenant.name.encode(), target, key)
 
     def _facts(self, ask: Ask, visit: Visit, upstream: Upstream) -> Facts:
         return Facts(

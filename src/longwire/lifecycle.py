@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from starlette.types import ASGIApp
 
@@ -19,7 +20,7 @@ from .admin.server import AdminServer
 from .admission.keysfile import KeysFile
 from .admission.limiter import Limiter
 from .admission.matrix import Matrix
-from .admission.tenants import Tenants
+from .admission.tenants import Tenants, home_of
 from .adopt import Adopter
 from .engines.call import CallShell
 from .engines.directory import Directory
@@ -46,9 +47,11 @@ from .observe.streamlog import StreamLog
 from .operation import DRAINING, Gauges, Operation, count_end, write_end
 from .server.handlers import Handlers
 from .server.listener import SURPLUS_CONNECTIONS, Listener
+from .streams.describe import read_states
 from .streams.memory import Memory
 from .streams.registry import Registry
 from .streams.stream import Stream
+from .streams.tables import Table
 from .streams.terms import Slot
 from .words.clock import Clock, LoopClock
 from .words.errors import SettingsError
@@ -112,7 +115,7 @@ class House:
             user_agent=b"longwire/" + package_version().encode(),
         )
         self._executor = ReadingProcess()
-        handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
+        self.handlers = handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.memory, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None
         self.lag_s = 0.0
@@ -178,6 +181,16 @@ class House:
         settle_garbage()
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
+
+    def know_others(self, tables: Sequence[Table]) -> None:
+        """There are several shards: know who is at home where, and list what the others keep."""
+        place = self.memory.place
+        self.handlers.home_of = lambda tenant: home_of(tenant, place.slots)
+        others = [table for slot, table in enumerate(tables) if slot != place.slot]
+        self.handlers.list_others = partial(self._list_rows, others)
+
+    def _list_rows(self, tables: Sequence[Table], tenant: str | None) -> Iterator[dict[str, object] | None]:
+        return read_states(tables, self.clock.wall() - self.clock.now(), tenant)
 
     def adopter(self) -> Adopter:
         """Whoever takes over into these rooms."""

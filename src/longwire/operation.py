@@ -20,7 +20,7 @@ from .observe.instruments import Instruments
 from .observe.overview import overview
 from .observe.snapshot import PoolSnapshot, Snapshot
 from .observe.streamlog import StreamEnd, StreamLog
-from .server.handlers import check_cursor
+from .server.cursors import check_cursor
 from .streams.arena import BLOCK_BYTES
 from .streams.describe import describe
 from .streams.doors import Buffers, Door

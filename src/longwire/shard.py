@@ -31,6 +31,7 @@ from .lifecycle import House
 from .observe.counts import restore_counters
 from .observe.streamlog import configure_logging
 from .operation import write_counts
+from .server.passing import Neighbours
 from .streams.counters import counters_work
 from .words import faultpoint
 from .words.errors import SettingsError
@@ -93,13 +94,22 @@ class Shard:
         house = House(self.settings, memory, self.estate.matrix(), self.estate.blob.secret)
         restore_counters(house.instruments, self.estate.counts.read(slot))
         await house.begin()
+        neighbours = Neighbours(house.listener, self.estate.inbox(slot), self.estate.inboxes)
+        house.listener.neighbours = neighbours  # before it is started: what was being passed on is adopted, too
+        house.know_others(self.estate.streams)
         adopter = house.adopter()
         house.limiter.begin_recount()
         await adopter.adopt(rows, sockets)
         house.limiter.end_recount()
         public = socket.socket(fileno=self.estate.deed.public)
         public.setblocking(False)
-        await house.listener.start(public, make_tls(self.settings))
+        await house.listener.start(
+            public,
+            make_tls(self.settings),
+            is_shared=True,
+            loads=self.estate.shards.loads if self.estate.slots > 1 else None,
+        )
+        neighbours.start()
         house.start_clockwork()
         self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
         self.channel.set_blocking(False)
@@ -122,6 +132,7 @@ class Shard:
             house.greet_soon(f"{scheme}://{shown(public)}")
         await self._stopping.wait()
         await house.close(None if self._drains else 0.0)
+        neighbours.close()
         write_counts(house.gauges(), self.estate.counts, slot)
         with suppress(OSError):
             self.channel.send({"am": "drained"})

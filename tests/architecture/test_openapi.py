@@ -15,7 +15,8 @@ import pytest
 
 from longwire.observe.instruments import Instruments
 from longwire.observe.reference import error_classes
-from longwire.server.handlers import CURSOR_NAMES, Handlers
+from longwire.server.cursors import CURSOR_NAMES
+from longwire.server.handlers import Handlers
 from longwire.server.routes import ROUTES
 from longwire.streams.describe import describe
 from longwire.streams.memory import Memory

@@ -67,7 +67,7 @@ async def test_what_is_sent_ahead_of_a_long_answer_waits_within_a_bound() -> Non
         count = 200
         client.send(ahead * count)
         (connection,) = house.gateway.listener.connections
-        await until(lambda: connection._is_reading_paused, "the gateway stops reading")
+        await until(lambda: connection.is_reading_paused, "the gateway stops reading")
         assert connection._reader.buffered_bytes < 2 * MAX_PIPELINED_BYTES
         go_on.set()
         assert (await client.rest()).is_marked_done
@@ -503,7 +503,7 @@ async def test_leaving_is_seen_even_while_too_much_is_sent_ahead(leave: Callable
         await house.sim.wait_open(1)
         (connection,) = house.gateway.listener.connections
         client.send(GET * 1000)
-        await until(lambda: connection._is_reading_paused, "the gateway stops reading")
+        await until(lambda: connection.is_reading_paused, "the gateway stops reading")
         house.pass_time(TICK_S)
         assert house.gateway.listener.connections and house.sim.open_streams == 1
         leave(client)
@@ -639,4 +639,4 @@ async def test_its_state_can_be_read() -> None:
         await client.head()
         (connection,) = house.gateway.listener.connections
         assert "Writer" in repr(connection) and "1 connections" in repr(house.gateway.listener)
-        assert house.gateway.listener.statistics() == {"connections": 1}
+        assert house.gateway.listener.statistics() == {"connections": 1, "operator": 0}

@@ -137,6 +137,13 @@ class ShardsTable:
         now = self._now()
         return [self._view(slot, now) for slot in range(self._table.rows)]
 
+    def loads(self) -> list[int]:
+        """Live streams of each shard whose loop was heard of lately: by words alone, for it is asked at every accept."""
+        words, table = self._table.words, self._table
+        oldest_ms = int((self._now() - self._hung_after_s) * 1000)
+        firsts = [table.word_index(slot) for slot in range(table.rows)]
+        return [words[first + _STREAMS] for first in firsts if words[first + _BEAT] >= oldest_ms]
+
     def facts(self, slot: int) -> ShardFacts:
         """What the keeper has told last."""
         return _facts_of(self._told(slot))

@@ -366,6 +366,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         read=lambda at: at.counters.connections_passed_total,
     ),
     Metric(
+        name="longwire_accepts_refused_total",
+        kind="counter",
+        help="Connections that were answered 503 at once, because the limit of open files was near.",
+        read=lambda at: at.counters.accepts_refused_total,
+    ),
+    Metric(
         name="longwire_accept_pauses_total",
         kind="counter",
         help="Times that connections were not accepted for a while, because descriptors ran short.",

@@ -103,6 +103,7 @@ class Instruments:
 
     __slots__ = (
         "accept_pauses_total",
+        "accepts_refused_total",
         "adoption_pause",
         "body_bytes_total",
         "connections_adopted_total",
@@ -131,6 +132,7 @@ class Instruments:
     )
 
     def __init__(self) -> None:
+        self.accepts_refused_total = 0
         self.events_total = 0
         self.body_bytes_total = 0
         self.upstream_bytes_total = 0

@@ -1,7 +1,8 @@
 """One client's connection, as an asyncio protocol.
 
-What lives here: receiving into the arena, the cycle of requests, deadlines, pauses, and the end.
-What must not: what a request means (handlers.py), how a response is written (writer.py), HTTP syntax (wire).
+What lives here: receiving into the arena, the cycle of requests, pauses, and the end.
+What must not: what a request means (handlers.py), how a response is written (writer.py), how long anything may take
+(deadlines.py), HTTP syntax (wire).
 
 Over 400 lines, because one connection's cycle (read, answer, close, in time) is one state and reads best in one place.
 
@@ -19,12 +20,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ..streams.arena import ArenaFull, Chain, Use
+from ..streams.arena import Arena, ArenaFull, Chain, Use
 from ..streams.doors import Door
 from ..streams.stream import State, Stream
 from ..streams.subscriber import Subscriber
 from ..wire.http1 import CONTINUE, NEED_DATA, PAUSED, Headers, Http1Error, RequestHead, RequestReader
-from ..wire.proxy import ProxyHeader, parse_proxy_header
 from ..words.errors import (
     BadHttp,
     BodyTooLarge,
@@ -33,11 +33,12 @@ from ..words.errors import (
     LongwireError,
     Overloaded,
     RemoteError,
-    RequestTimeout,
 )
 from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
-from .record import ConnectionRecord, Phase, address_of, peer_has_left
+from .deadlines import watch_progress
+from .preface import Preface
+from .record import ConnectionRecord, Phase, address_of
 from .respond import error_parts, whole_response
 from .writer import Writer
 
@@ -54,20 +55,34 @@ LINGER_S = 2.0
 """How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
 had read why."""
 
-
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
+
+
+def stored_input(arena: Arena, data: bytes) -> Chain:
+    """A chain that begins with what was received already.
+
+    Raises:
+        ArenaFull: there is no room; nothing is held.
+    """
+    chain = Chain(arena, Use.INPUT)
+    try:
+        chain.append(data)
+    except ArenaFull:
+        chain.give()
+        raise
+    return chain
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Reads requests one after the other and has each answered before the next is looked at."""
 
     __slots__ = (
-        "_expects_proxy", "_flushing", "_input", "_is_reading_paused", "_is_writing_paused", "_proxy_bytes",
-        "_reader", "_row", "_stuck_bytes", "_task", "_view", "deadline", "extra_headers", "handlers", "head",
-        "keep_alive", "listener", "loop", "peer", "pending", "phase", "read_bytes", "record", "serial", "speaks_1_1",
-        "stuck_since", "surplus", "transport", "writer", "written_bytes",
+        "_input", "_is_writing_paused", "_preface", "_reader", "_row", "_task", "_view", "deadline", "extra_headers",
+        "flushing", "handlers", "head", "is_reading_paused", "keep_alive", "listener", "loop", "peer", "pending", "phase",
+        "read_bytes", "record", "serial", "speaks_1_1", "stuck_bytes", "stuck_since", "surplus", "transport", "writer",
+        "written_bytes",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -89,27 +104,31 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.written_bytes = 0
         self.writer: Writer | None = None
         self.stuck_since = 0.0
-        self._stuck_bytes = 0
+        self.stuck_bytes = 0
         self._reader = RequestReader(settings.max_head_bytes, settings.max_body_bytes)
         self._input: Chain | None = None
         self._view = _SCRATCH
         self._row = row
         self._task: asyncio.Task[None] | None = None
-        self._flushing: list[tuple[int, Subscriber]] = []
-        self._is_reading_paused = False
+        self.flushing: list[tuple[int, Subscriber]] = []
+        self.is_reading_paused = False
         self._is_writing_paused = False
         self.extra_headers: Headers = []
         self.peer, self.serial = "", 0
-        self._expects_proxy = False
-        self._proxy_bytes = bytearray()
+        self._preface: Preface | None = None
 
     def __repr__(self) -> str:
         return f"<ClientConnection phase {self.phase}, {self.read_bytes} read, {self.written_bytes} written, {self.writer!r}>"
 
     @property
+    def is_operator(self) -> bool:
+        """Whether all tenants' streams may be seen and cancelled here. Nothing that is sent over a connection makes it so."""
+        return False
+
+    @property
     def is_answering(self) -> bool:
         """A response is under way, or the end of one has not reached the kernel yet."""
-        return self.writer is not None or bool(self._flushing)
+        return self.writer is not None or bool(self.flushing)
 
     @property
     def input_chain(self) -> Chain | None:
@@ -124,15 +143,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.serial = self.listener.next_serial()
         settings = self.listener.settings
         # Who is taken over has sent its PROXY header to another process.
-        self._expects_proxy = settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted
-        self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
+        if settings.proxy_protocol and self._row is None and self.peer in self.listener.trusted:
+            self._preface = Preface()
+        self.transport.set_write_buffer_limits(high=settings.write_high_water_bytes)
         self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
         self._wait(Phase.IDLE, settings.head_timeout_s)
         self.store_row()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         chain = self._input
-        if chain is None and self.phase != Phase.CLOSING and not self._expects_proxy:
+        if chain is None and self.phase != Phase.CLOSING and self._preface is None:
             chain = self._take_input()
         self._view = _SCRATCH if chain is None or self.phase == Phase.CLOSING else chain.rest
         return self._view
@@ -154,16 +174,25 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _receive(self, nbytes: int) -> None:
         data = self._view[:nbytes]
-        if self._expects_proxy:
-            data = self._take_proxy_header(data.tobytes())
-            if len(data) and (chain := self._take_input()) is not None:
-                chain.append(data.tobytes())  # the request's beginning lies where all of it must lie
+        if self._preface is not None:
+            data = self._take_preface(self._preface, data.tobytes())
         elif self._input is not None:
             self._input.filled(nbytes)
         if self.phase == Phase.IDLE and len(data):
             self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
         self._reader.receive_data(data)
         self._advance()
+
+    def _take_preface(self, preface: Preface, data: bytes) -> memoryview:
+        """Read what a trusted proxy must send first; returns what lies behind it, from where it belongs."""
+        rest = preface.take(data)
+        if rest is None:
+            return memoryview(b"")
+        self._preface = None
+        self.peer = preface.source or self.peer
+        if len(rest) and (chain := self._take_input()) is not None:
+            chain.append(rest.tobytes())  # the request's beginning lies where all of it must lie
+        return rest
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """The root of all that a client's bytes can cause. Each fault gets its answer; none takes the process down."""
@@ -178,21 +207,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("connection_fault")
             self.refuse(LocalError("The gateway failed to serve this request."), close=True)
-
-    def _take_proxy_header(self, data: bytes) -> memoryview:
-        """Read the PROXY header that a trusted proxy must send first; returns what lies behind it.
-
-        Raises:
-            BadHttp: it is malformed.
-        """
-        self._proxy_bytes += data
-        header = parse_proxy_header(self._proxy_bytes)
-        if header is NEED_DATA or not isinstance(header, ProxyHeader):
-            return memoryview(b"")
-        self._expects_proxy = False
-        if header.source is not None:
-            self.peer = header.source[0]
-        return memoryview(bytes(self._proxy_bytes[header.length :]))
 
     def _advance(self) -> None:
         """Act on what the reader has, until it needs more or a response is under way.
@@ -210,17 +224,17 @@ class ClientConnection(asyncio.BufferedProtocol):
                 assert event is NEED_DATA, "a reader that is paused has a response under way"
                 return
         if self.phase != Phase.CLOSING and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
-            self._pause_reading()
+            self.pause_reading()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
         """Read nothing more for now; the loop then hears of neither FIN nor RST, so the listener looks for them."""
-        self._is_reading_paused = True
+        self.is_reading_paused = True
         self.listener.deaf.add(self)
         self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._is_reading_paused:
-            self._is_reading_paused = False
+        if self.is_reading_paused:
+            self.is_reading_paused = False
             self.listener.deaf.discard(self)
             self.transport.resume_reading()
 
@@ -233,6 +247,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.extra_headers = self.handlers.greet(head)
         try:
             self.pending = self.handlers.prepare(head, self)
+            if self._is_passed_on(self.pending):
+                return
         except LongwireError as exc:
             self.refuse(exc, close=has_body)
             return
@@ -240,6 +256,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._wait(Phase.BODY, self.listener.settings.body_timeout_s)
             if head.expects_continue:
                 self.write(CONTINUE)
+
+    def _is_passed_on(self, pending: Pending) -> bool:
+        """Whether the request belongs to another shard, and is on its way there or has been answered for it.
+
+        Raises:
+            LongwireError: it belongs elsewhere, but this connection cannot go there.
+        """
+        neighbours = self.listener.neighbours
+        return neighbours is not None and neighbours.pass_on(self, pending)
+
+    def let_go(self) -> None:
+        """Another process has the connection. To close one of two descriptors of a socket says nothing to the client."""
+        self.phase = Phase.CLOSING
+        self.listener.remove(self, self.record.give())  # first: a row must not name what may be another's
+        chain, self._input = self._input, None
+        if chain is not None:
+            chain.give()
+        self.transport.abort()
 
     def _serve(self, body: bytes) -> None:
         self.phase = Phase.ANSWERING
@@ -357,16 +391,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         left = self._reader.buffered_bytes
         if left:
             try:
-                self._input = Chain(self.listener.arena, Use.INPUT)
-                self._input.append(chain.read(chain.end - left, left))
+                self._input = stored_input(self.listener.arena, chain.read(chain.end - left, left))
             except ArenaFull:
-                self.keep_alive = False
+                self.surplus = True  # as in _take_input
         chain.give()
 
     def pause_writing(self) -> None:
         """The client does not take what it asked for: nothing more is written, and no further request is looked at."""
         self._is_writing_paused = True
-        self._watch_progress()
+        watch_progress(self)
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.pause()
 
@@ -375,6 +408,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.stuck_since = 0.0
         if self.writer is not None and self.writer.subscriber is not None:
             self.writer.subscriber.resume()
+        elif self.phase == Phase.PASSING and self.listener.neighbours is not None:
+            self.listener.neighbours.note_flushed(self)
         elif self.phase < Phase.ANSWERING:
             self.loop.call_soon(self._go_on)
 
@@ -385,65 +420,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             writer.subscriber.detach()  # first: what went the short way is counted then
             self.written_bytes += writer.sent_bytes
             self.listener.instruments.body_bytes_total += writer.sent_bytes
-            self._flushing.append((self.written_bytes, writer.subscriber))
+            self.flushing.append((self.written_bytes, writer.subscriber))
             self.listener.watched.add(self)
             self.loop.call_soon(self.check_flushed)
 
     def check_flushed(self) -> None:
         """Drop the holds of readers whose last byte has reached the kernel."""
-        while self._flushing:
-            mark, subscriber = self._flushing[0]
+        while self.flushing:
+            mark, subscriber = self.flushing[0]
             if self.written_bytes - self.transport.get_write_buffer_size() < mark:
                 return
             subscriber.flushed()
-            del self._flushing[0]
+            del self.flushing[0]
         self.listener.note_quiet()
-
-    # Time.
 
     def _wait(self, phase: int, seconds: float) -> None:
         self.phase = phase
         self.deadline = self.listener.clock.now() + seconds
         self.listener.watched.add(self)
-
-    def tick(self, now: float) -> None:
-        """Called by the sweep while there is something to wait for. Deadlines are by wall clock: no byte extends them."""
-        if not (self.deadline or self.stuck_since or self._flushing):
-            self.listener.watched.discard(self)
-        if self._flushing:
-            self.check_flushed()
-        if self.stuck_since:
-            self._check_stuck(now)
-        if self.deadline and now > self.deadline:
-            self._act_on_deadline()
-
-    def _act_on_deadline(self) -> None:
-        if self.phase not in (Phase.IDLE, Phase.CLOSING):
-            what = "request head" if self.phase == Phase.HEAD else "request body"
-            self.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)
-        elif not self.transport.get_write_buffer_size():
-            self.abort()
-        elif not self.stuck_since:
-            self._watch_progress()  # the end of an answer is on its way, slowly: only without progress is it cut
-
-    def _watch_progress(self) -> None:
-        """From now on the client must take something within ``slow_reader_s``."""
-        self.listener.watched.add(self)
-        self.stuck_since = self.listener.clock.now()
-        self._stuck_bytes = self.transport.get_write_buffer_size()
-
-    def listen(self, now: float) -> None:
-        """Called by the listener, often, while reading is paused: an engine must hear within a second of a client that left."""
-        if self._is_reading_paused and peer_has_left(self.transport):
-            self.cut(CloseReason.CLIENT_LEFT)
-
-    def _check_stuck(self, now: float) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        if unsent < self._stuck_bytes:
-            self._stuck_bytes = unsent
-            self.stuck_since = now
-        elif now - self.stuck_since > self.listener.settings.slow_reader_s:
-            self.cut(CloseReason.SLOW_READER)
 
     # The end.
 
@@ -483,10 +477,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave(CloseReason.CLIENT_LEFT)
+        if self.listener.neighbours is not None:
+            self.listener.neighbours.forget(self)
         self.phase = Phase.CLOSING
-        for _, subscriber in self._flushing:
+        for _, subscriber in self.flushing:
             subscriber.flushed()
-        self._flushing.clear()
+        self.flushing.clear()
         if self._input is not None:
             self._input.give()
             self._input = None

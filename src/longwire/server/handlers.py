@@ -1,6 +1,6 @@
 """What each public route does with a request.
 
-What lives here: checks that the head allows, one method per route, and how a cursor arrives.
+What lives here: checks that the head allows, and one method per route.
 What must not: bytes on the wire (connection.py, writer.py), how a generation runs (gateway.py).
 """
 
@@ -10,10 +10,11 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..admission.tenants import Tenant, Tenants
@@ -26,19 +27,21 @@ from ..streams.stream import Kind, OnDisconnect, State, Stream
 from ..wire.forwarded import client_address, parse_address
 from ..wire.http1 import Headers, RequestHead
 from ..words.errors import (
-    BadCursor,
     BadHttp,
+    LocalError,
     LongwireError,
     NotAcceptable,
+    NotFound,
     Overloaded,
     RefusedError,
     RemoteError,
     WrongMediaType,
 )
-from ..words.ids import Cursor, parse_cursor
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from . import cors
+from .cursors import check_cursor, cursor_of
+from .ownership import GENERATING, owner_of
 from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
 
@@ -47,16 +50,15 @@ log = logging.getLogger("longwire.server")
 if TYPE_CHECKING:
     from .connection import ClientConnection
 
-CURSOR_NAMES = ("after", "last_event_id", "lastEventId", "lastEventID", "Last-Event-ID", "starting_after")
-"""Spellings that clients in the field use: our own, Mercure's two generations, event-source-polyfill, OpenAI's."""
-
 MAX_IDEMPOTENCY_KEY_BYTES = 256
 MAX_LISTED_STREAMS = 500
 """The latest; a list is made in one piece, and must not hold up everybody's events for longer than a few milliseconds."""
+LIST_SLICE = 200
+"""Rows of another shard that are looked at between two turns of the loop: about a millisecond."""
 MAX_GRACE_DIGITS = 6
 LOCAL_NAMES = ("", "localhost")
 _OPEN_ROUTES = frozenset({"healthz", "readyz", "options", "openapi"})
-_GENERATING = frozenset({"chat_completions", "completions", "relay"})
+_FOR_OPERATORS = frozenset({"stream_read", "stream_delete", "stream_list"})
 
 
 @dataclass(slots=True)
@@ -68,6 +70,16 @@ class Pending:
     tenant: Tenant | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     grace_s: float = 0.0
+    is_operator: bool = False
+
+    @property
+    def sees(self) -> str | None:
+        """Whose streams it is about: the tenant's own, or None: everybody's, for the operator and for nobody else."""
+        if self.is_operator:
+            return None
+        if self.tenant is None:
+            raise LocalError("This request was not identified.")
+        return self.tenant.name
 
     @property
     def route(self) -> str:
@@ -85,6 +97,10 @@ class Handlers:
         self.settings = gateway.settings
         self._executor = executor
         self._is_ready = is_ready
+        self.home_of: Callable[[Tenant], int | None] = lambda _: None
+        """The slot that a tenant is pinned to; lifecycle says which."""
+        self.list_others: Callable[[str | None], Iterable[dict[str, object] | None]] = lambda _: ()
+        """The state objects of other slots' streams, of one tenant or (None) of all; lifecycle says how to find them."""
         self._openai_words = OpenAiWords()
         self._relay_words = RelayWords()
 
@@ -103,6 +119,10 @@ class Handlers:
         """
         match = find_route(head.method, head.target)
         pending = Pending(match, head)
+        if connection.is_operator:
+            pending.is_operator = True
+            check_is_for_operators(match.name)
+            return pending
         if match.name in _OPEN_ROUTES:
             return pending
         if self.tenants.is_open:
@@ -110,10 +130,22 @@ class Handlers:
         if connection.surplus and not self._is_event_read(pending):
             raise Overloaded("This gateway has as many connections as it may; try again.", retry_after_s=2)
         pending.tenant = self._identify(head, connection)
-        if match.name in _GENERATING:
+        if match.name in GENERATING:
             self._check_media_type(match.name, head)
             pending.on_disconnect, pending.grace_s = self._policy(head, pending.tenant)
         return pending
+
+    def owner_of(self, pending: Pending) -> int:
+        """The slot whose shard must answer this."""
+        return owner_of(pending, self.gateway.registry.place, self.home_of, self.gateway.hash_key)
+
+    def decline(self, connection: ClientConnection) -> None:
+        """Answer a request that can be served by another shard only, and could not be passed there."""
+        if connection.pending is not None and self._is_event_read(connection.pending):
+            self._ask_to_retry(connection)
+        else:
+            error = Overloaded("The shard that must answer this is not to be reached; try again.", retry_after_s=1)
+            connection.refuse(error, close=True)
 
     def _identify(self, head: RequestHead, connection: ClientConnection) -> Tenant:
         authorization, api_key = head.get_all(b"authorization"), head.get_all(b"x-api-key")
@@ -224,26 +256,30 @@ class Handlers:
     # Streams.
 
     def _stream_read(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
-        assert pending.tenant is not None
         if not self._is_event_read(pending):
-            stream = self.gateway.registry.find(pending.match.argument, pending.tenant.name)
-            self._respond_json(connection, describe(stream))
+            self._respond_json(connection, describe(self._find(pending)))
             return
-        if self.gateway.is_draining or connection.surplus:
+        if (self.gateway.is_draining and not pending.is_operator) or connection.surplus:
             self._ask_to_retry(connection)
             return
-        stream = self.gateway.registry.find(pending.match.argument, pending.tenant.name)
+        if self.gateway.registry.is_incomplete and not self.gateway.registry.knows(pending.match.argument):
+            self._ask_to_retry(connection)
+            return
+        stream = self._find(pending)
         if pending.head.method == "HEAD":
             connection.respond(200, [(b"content-type", EVENT_STREAM), *stream_headers(stream.public_id)], b"")
             return
         self._resume(stream, pending, connection)
+
+    def _find(self, pending: Pending) -> Stream:
+        return self.gateway.registry.find(pending.match.argument, pending.sees)
 
     def _resume(self, stream: Stream, pending: Pending, connection: ClientConnection) -> None:
         if stream.kind is not Kind.EVENTS:
             raise NotAcceptable("This answer was no event stream; ask for application/json.")
         cursor = cursor_of(pending)
         check_cursor(stream, cursor)
-        if cursor.seq >= 0:
+        if cursor.seq >= 0 and not pending.is_operator:
             stream.facts.resumes_total += 1
             self.gateway.calls.instruments.resumes_total += 1
         position = stream.log.position_after(cursor.seq)
@@ -260,13 +296,22 @@ class Handlers:
         connection.respond(200, [(b"content-type", EVENT_STREAM), *NO_BUFFERING], b"retry: %d\n\n" % wait_ms)
 
     def _stream_list(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
-        assert pending.tenant is not None
-        latest = deque(self.gateway.registry.list(pending.tenant.name), maxlen=MAX_LISTED_STREAMS)
-        self._respond_json(connection, {"object": "list", "data": [describe(stream) for stream in latest]})
+        """Answered by any shard: its own streams as they are, the others' as their rows have them."""
+        own = deque(self.gateway.registry.list(pending.sees), maxlen=MAX_LISTED_STREAMS)
+        connection.start(self._wait_list([describe(stream) for stream in own], pending.sees, connection))
+
+    async def _wait_list(self, own: list[dict[str, object]], sees: str | None, connection: ClientConnection) -> None:
+        """Look through the others' rows, with a turn of the loop after each slice: there may be tens of thousands."""
+        data, rows = own, iter(self.list_others(sees))
+        while slice := list(islice(rows, LIST_SLICE)):
+            found = [state for state in slice if state is not None]
+            if found:
+                data = sorted(data + found, key=lambda state: _number(state["created_at"]))[-MAX_LISTED_STREAMS:]
+            await asyncio.sleep(0)
+        self._respond_json(connection, {"object": "list", "data": data})
 
     def _stream_delete(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
-        assert pending.tenant is not None
-        stream = self.gateway.registry.find(pending.match.argument, pending.tenant.name)
+        stream = self._find(pending)
         stream.stop(CloseReason.CANCELLED, "")
         self._respond_json(connection, describe(stream))
 
@@ -302,6 +347,20 @@ class Handlers:
     @staticmethod
     def _respond_json(connection: ClientConnection, value: object) -> None:
         connection.respond(200, [(b"content-type", JSON), (b"cache-control", b"no-store")], json_body(value))
+
+
+def check_is_for_operators(route: str) -> None:
+    """An operator's connection sees and cancels streams, and does nothing else in anybody's name.
+
+    Raises:
+        NotFound: anything else.
+    """
+    if route not in _FOR_OPERATORS:
+        raise NotFound("There is nothing here for operators.")
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, float) else 0.0
 
 
 def _grace_of(text: str) -> float:
@@ -343,37 +402,3 @@ def check_is_local(head: RequestHead, settings: Settings) -> None:
         return
     if origin.decode("latin-1").lower().partition("://")[2] != host:
         raise RefusedError("This origin is not among cors_origins.", param="Origin")
-
-
-def cursor_of(pending: Pending) -> Cursor:
-    """The reader's cursor: the header that an EventSource sends when it reconnects wins over what stands in its URL.
-
-    Raises:
-        BadCursor: malformed, or given twice.
-    """
-    headers = pending.head.get_all(b"last-event-id")
-    if len(headers) > 1:
-        raise BadCursor("Last-Event-ID was sent twice.", param="Last-Event-ID")
-    if headers:
-        return parse_cursor(headers[0].decode("latin-1"))
-    given = [value for name, value in pending.match.query if name in CURSOR_NAMES]
-    if len(given) > 1:
-        raise BadCursor("The cursor was given twice.", param="after")
-    return parse_cursor(given[0] if given else "")
-
-
-def check_cursor(stream: Stream, cursor: Cursor) -> None:
-    """A cursor from the future is an error: waiting for it in silence would hide that something was lost.
-
-    Raises:
-        BadCursor: beyond the last event, or of an epoch that this stream has not had.
-    """
-    last = stream.log.last_seq
-    if cursor.seq > last:
-        raise BadCursor(
-            f"The cursor is beyond the end: the last event so far is {stream.log.epoch}-{last}.", param="after"
-        )
-    if cursor.epoch > stream.log.epoch:
-        raise BadCursor(
-            f"The stream is in epoch {stream.log.epoch}; it has had no epoch {cursor.epoch}.", param="after"
-        )

@@ -29,6 +29,7 @@ class Phase:
     BODY = 2
     ANSWERING = 3
     CLOSING = 4
+    PASSING = 5
 
 
 class Answered(NamedTuple):
@@ -70,15 +71,22 @@ class ConnectionRecord:
         kept = answer if len(answer) <= MAX_STORED_HEAD_BYTES else b""
         self.answered = Answered(written_base=written_bytes, answer_bytes=len(answer), head=kept)
 
-    def store(self, connection: ClientConnection) -> None:
-        """Write the row."""
+    def note_passing(self, slot: int, input_bytes: int, peer: str, written_bytes: int) -> None:
+        """The connection is on its way to another slot. The kernel's counts say nothing of what we received any more, once
+        the other shard reads, so the row says it: ``answer_bytes`` is the input's length, ``head`` the peer's address."""
+        self.answered = Answered(
+            start_position=slot, written_base=written_bytes, answer_bytes=input_bytes, head=peer.encode()
+        )
+
+    def store(self, connection: ClientConnection, fd: int | None = None) -> None:
+        """Write the row. ``fd``: of a connection that has no transport yet."""
         if self._row is None:
             return
         chain = connection.input_chain
         answered = self.answered
         row = ConnectionRow(
             owner=connection.listener.place.incarnation,
-            fd=fd_of(connection.transport),
+            fd=fd_of(connection.transport) if fd is None else fd,
             serial=connection.serial,
             phase=connection.phase,
             stream=answered.stream,

@@ -7,13 +7,14 @@ another stream.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .stream import Kind, State, Stream
-from .tables import COUNT_BITS, COUNT_MASK, FIRST_TOKEN_WORD, StreamRow
+from .tables import COUNT_BITS, COUNT_MASK, FIRST_TOKEN_WORD, WORDS, StreamRow, Table, unpack_stream
 
 _REASONS = list(CloseReason)
 
@@ -113,3 +114,29 @@ def _told(row: StreamRow) -> dict[str, Any]:
 
 def _ms_between(start_us: int, end_us: int) -> float | None:
     return round((end_us - start_us) / 1000, 1) if end_us else None
+
+
+def read_state(table: Table, row: int, boot_s: float) -> dict[str, object] | None:
+    """A stream's state by its row; None where the row is empty, or holds what this version does not understand.
+
+    The words come after the row: where it is given to another stream in between, the first had ended, and of an ended stream
+    the row tells all that matters.
+    """
+    payload = table.read(row)
+    if payload is None:
+        return None
+    first = table.word_index(row)
+    words = table.words[first : first + WORDS].tolist()
+    try:
+        return describe_row(unpack_stream(payload), words, boot_s)
+    except (ValueError, KeyError, TypeError, IndexError, struct.error):
+        return None
+
+
+def read_states(tables: Sequence[Table], boot_s: float, tenant: str | None) -> Iterator[dict[str, object] | None]:
+    """The tenant's streams (all for the operator) in these tables, row by row; None for each row that is none of them, so that
+    whoever takes them can make a pause after so many rows."""
+    for table in tables:
+        for row in range(table.rows_touched):
+            state = read_state(table, row, boot_s)
+            yield state if state is not None and tenant in (None, state["tenant"]) else None

@@ -83,6 +83,8 @@ class Registry:
         self._retained_blocks = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
         self._dormant: dict[bytes, Callable[[], Stream]] = {}
+        self.is_incomplete = False
+        """Streams are still being taken over: one that is not here may come."""
         self._asked: dict[tuple[int, int], Stream] = {}
         self._graced: set[Stream] = set()
         self._grace_sweep: Sweep[Stream] = Sweep(clock, GRACE_LOOK_S, lambda: self._graced, self._look_at_graced)
@@ -152,9 +154,18 @@ class Registry:
         """The stream that this very request has started already, in a process that died before its reader was noted."""
         return self._asked.pop(asker, None) if self._asked else None
 
+    def count_poisoned(self) -> None:
+        """A stream was sealed because taking it over killed one process after the other."""
+        self._instruments.poisoned_total += 1
+
     def forget_askers(self) -> None:
         """Every request of before has been looked at again."""
         self._asked.clear()
+
+    def knows(self, public_id: str) -> bool:
+        """Whether the stream is here already."""
+        raw = parse_stream_id(public_id)
+        return raw in self._streams or raw in self._dormant or raw in self._tombstones
 
     def find(self, public_id: str, tenant: str | None) -> Stream:
         """The stream with this id, if it is the tenant's own; ``tenant`` None means the operator, who sees all.
@@ -173,6 +184,8 @@ class Registry:
             owner = self._tombstones.get(raw)
             if owner is not None and tenant in (None, owner):
                 raise Gone("This stream was kept for the retention time and is gone.")
+            if self.is_incomplete:
+                raise Overloaded("This stream may be on its way here from another process; try again.", retry_after_s=1)
             raise NotFound(_NO_STREAM)
         if tenant is not None and stream.facts.tenant != tenant:
             raise NotFound(_NO_STREAM)

@@ -402,7 +402,8 @@ REASONS: Final = {
     200: b"OK", 201: b"Created", 202: b"Accepted", 204: b"No Content", 400: b"Bad Request", 401: b"Unauthorized",
     403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed", 408: b"Request Timeout", 409: b"Conflict",
     410: b"Gone", 413: b"Content Too Large", 415: b"Unsupported Media Type", 417: b"Expectation Failed",
-    422: b"Unprocessable Content", 429: b"Too Many Requests", 431: b"Request Header Fields Too Large",
+    421: b"Misdirected Request", 422: b"Unprocessable Content", 429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
     500: b"Internal Server Error", 502: b"Bad Gateway", 503: b"Service Unavailable", 504: b"Gateway Timeout",
     505: b"HTTP Version Not Supported",
 }  # fmt: skip

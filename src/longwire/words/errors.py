@@ -240,6 +240,15 @@ class Overloaded(RefusedError):
     retryable = True
 
 
+class Misdirected(RefusedError):
+    """The stream is kept by another shard, where this connection cannot go (TLS of our own): another one may reach it."""
+
+    code = "misdirected"
+    status = 421
+    type = "api_error"
+    retryable = True
+
+
 # The engine's.
 
 
