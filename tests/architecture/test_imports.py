@@ -13,7 +13,8 @@ from .source import Import, imports, module_of, modules, ours, room_of
 
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("tools", frozenset({"__main__", "cli", "sim", "client"})),
-    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "groundwork", "admin_process"})),
+    ("processes", frozenset({"processes"})),
+    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
@@ -29,6 +30,7 @@ ASIDE = frozenset({"observe", "admin", "longwire"})
 NEIGHBOURS: dict[tuple[str, str], str] = {
     ("__main__", "cli"): "the command line where its script is not on the path",
     ("cli", "sim"): "`longwire sim`",
+    ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",
     ("lifecycle", "operation"): "what an operator sees of the rooms that lifecycle built",
 }
@@ -158,12 +160,12 @@ def test_observe_and_admin_stand_aside() -> None:
     for each in ours():
         room, target = each.module.room, each.target
         if (
-            room not in {"observe", "lifecycle", "operation", "groundwork", "admin_process"}
+            room not in {"observe", "lifecycle", "operation", "groundwork", "processes"}
             and target != "longwire.observe.machine.memory_limit_bytes"
             and _covers("longwire.observe", target)
         ):
             wrong += [each] if not _covers("longwire.observe.instruments", target) else []
-        if room not in {"admin", "lifecycle", "admin_process"} and _covers("longwire.admin", target):
+        if room not in {"admin", "lifecycle", "processes"} and _covers("longwire.admin", target):
             wrong.append(each)
     assert _shown(wrong) == []
 

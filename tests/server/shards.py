@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
@@ -12,8 +13,9 @@ from typing import Any, cast
 from tests.house import Client, until
 
 from longwire.admission.limiter import Limiter
+from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenant, Tenants
-from longwire.adopt import Adopter, rows_of
+from longwire.adopt import Adopter, claim_rows
 from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
@@ -46,7 +48,8 @@ class Shard:
         for upstream in self.directory.upstreams:
             upstream.is_up = True
         self.calls = CallShell(settings, clock, self.instruments)
-        core = Gateway(settings, self.directory, Limiter(1000), self.registry, self.calls)
+        self.limiter = Limiter(Matrix.create(8, 1), 0, clock, 1000)
+        core = Gateway(settings, self.directory, self.limiter, self.registry, self.calls)
         self.handlers = Handlers(core, Tenants(settings.tenants), cast(Executor, None), lambda: (True, ""))
         self.handlers.home_of = lambda tenant: gateway.homes.get(tenant.name)
         self.listener = Listener(memory, settings, clock, self.instruments, self.handlers)
@@ -64,10 +67,10 @@ class Shard:
         await self.listener.start(sock)
         self.neighbours.start()
 
-    def die(self) -> dict[int, socket.socket]:
+    def die(self) -> dict[tuple[int, int], socket.socket]:
         """Stop like a process that is killed: its sockets stay open elsewhere, by the numbers that they had."""
         self.neighbours.close()
-        sockets: dict[int, socket.socket] = {}
+        sockets: dict[tuple[int, int], socket.socket] = {}
         connections = list(self.listener.connections)
         for connection in connections:
             if connection.writer is not None and connection.writer.subscriber is not None:
@@ -77,7 +80,7 @@ class Shard:
             transports += [c.transport for c in [*upstream._busy, *upstream._idle] if c.transport is not None]
         for transport in transports:
             sock = transport.get_extra_info("socket")
-            sockets[sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
+            sockets[self.memory.place.incarnation, sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
         for task in list(self.calls.tasks):
@@ -85,9 +88,13 @@ class Shard:
         self.listener.stop_accepting()
         return sockets
 
-    async def adopt(self, dead: Shard, sockets: dict[int, socket.socket]) -> None:
-        adopter = Adopter(self.registry, self.listener, self.directory, self.calls)
-        await adopter.adopt(rows_of(dead.registry, dead.listener), sockets)
+    async def adopt(self, sockets: dict[tuple[int, int], socket.socket]) -> None:
+        rows = claim_rows(self.memory)
+        self.listener.neighbours = self.neighbours
+        adopter = Adopter(self.memory, self.registry, self.listener, self.directory, self.calls)
+        await adopter.adopt(rows, sockets)
+        while adopter.wake_some(100):
+            pass
 
     @property
     def held(self) -> dict[str, int]:
@@ -132,8 +139,8 @@ class Shards:
         dead = self.shards[slot]
         sockets = dead.die()
         place = Place(slot, len(self.shards), dead.memory.place.incarnation + len(self.shards))
-        heir = self.make(dead.memory._replace(place=place))
-        await heir.adopt(dead, sockets)
+        heir = self.make(Memory.attach([os.dup(fd) for fd in dead.memory.fds], place))
+        await heir.adopt(sockets)
         heir.neighbours.start()
         self.shards[slot] = heir
         return heir
@@ -153,6 +160,9 @@ class Shards:
         tenant = self[slot].handlers.tenants.by_name(name)
         assert tenant is not None
         return tenant
+
+    def live_streams(self, slot: int, name: str) -> int:
+        return self[slot].limiter.live_here(self.tenant(slot, name))
 
     async def settle(self) -> None:
         """Every client leaves; then no shard may hold anything any more."""

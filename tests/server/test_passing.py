@@ -134,7 +134,7 @@ async def test_two_tenants_with_different_homes_share_a_connection() -> None:
         refused = await gateway.connect(0)
         refused.post(chat(), {"authorization": "Bearer sk-nobody"})
         assert (await refused.answer()).status == 401
-        assert not any(gateway.tenant(slot, name).live_streams for slot in range(3) for name in ("ada", "bob", "eve"))
+        assert not any(gateway.live_streams(slot, name) for slot in range(3) for name in ("ada", "bob", "eve"))
 
 
 async def test_one_key_starts_one_stream_wherever_it_comes() -> None:

@@ -1,7 +1,7 @@
 """Asking a shard as the operator: HTTP/1.1 over a socket that is put into the shard's inbox.
 
 What lives here: the client's side of an operator connection, its time limits, and a tail that outlives its shard.
-What must not: which shard keeps a stream (admin_process.py), tables, what is shown when nobody answers.
+What must not: which shard keeps a stream (processes), tables, what is shown when nobody answers.
 
 To the shard it is a client's connection like any other, but whose client is the operator. What lies in an inbox outlives the
 shard, so a socket that a dead one has not taken is answered by its successor. One that it had taken ends, and is made anew.

@@ -23,9 +23,6 @@ longwire reload --url http://127.0.0.1:9001
 @click.command("reload", cls=Command, examples=EXAMPLES)
 @with_url
 def command(url: str) -> None:
-    """Read the configuration anew and move all streams to new processes; no connection is cut.
-
-    Code that was installed meanwhile comes into force, too. A bad configuration changes nothing, and is shown.
-    """
+    """Move all streams to new processes with the configuration and code as they are now; no connection is cut."""
     AdminPort(url, RELOAD_S).fetch("/v1/reload", "POST")
     click.echo("reloaded")

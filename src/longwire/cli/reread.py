@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 
-from longwire.estate import Blob, make_matrix
 from longwire.groundwork import make_tls
 from longwire.keeper.channel import Channel
 from longwire.keeper.deed import Deed
-from longwire.start import place_engines
+from longwire.processes.estate import Blob, make_matrix
+from longwire.processes.start import place_engines
 from longwire.words.errors import SettingsError
 from longwire.words.settings import Settings
 

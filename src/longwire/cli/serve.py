@@ -29,6 +29,6 @@ Every other setting is a flag too: `longwire config reference` lists them all.
 def command(file: str | None, **flags: Any) -> int:
     """Run the gateway."""
     settings = with_engine(load_configuration(file, flags).settings)
-    from longwire.start import run
+    from longwire.processes.start import run
 
     return run(settings, [sys.executable, "-P", "-m", "longwire.cli.reread", json.dumps([file, flags])])

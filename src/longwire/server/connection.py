@@ -52,9 +52,7 @@ MAX_PIPELINED_BYTES = 16 * 1024
 """What a client may send ahead while it is being answered; beyond it we stop reading until the answer is out."""
 
 LINGER_S = 2.0
-"""How long a refused client may go on sending before its connection is cut: closing at once would reset it before it
-had read why."""
-
+"""How long a refused client may go on sending before it is cut: closing at once would reset it before it had read why."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}

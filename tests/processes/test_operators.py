@@ -15,11 +15,11 @@ from tests.admin.shard import EVENTS, LAST, FakeShard, chunk, event, refusal, re
 from tests.streams.world import Entry, World, data_block
 
 from longwire.admin import operator
-from longwire.admin_process import Clocks, EstateSource, serve_admin
 from longwire.keeper.shards import HUNG_AFTER_S, ShardFacts, ShardsTable, make_counts
 from longwire.observe.counts import pack_counts
 from longwire.observe.instruments import Instruments
 from longwire.observe.snapshot import Snapshot
+from longwire.processes.operators import Clocks, EstateSource, serve_admin
 from longwire.streams.tables import Table
 from longwire.words.clock import VirtualClock
 from longwire.words.errors import Gone, NotFound

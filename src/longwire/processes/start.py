@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..groundwork import CannotListen, bind, load_secret, make_secret, make_tls, raise_descriptor_limit, shown
+from ..keeper.keeper import Keeper, Orders
+from ..observe.streamlog import configure_logging
+from ..streams.counters import counters_work
+from ..words.errors import SettingsError
+from ..words.settings import EngineSettings, Settings
 from .estate import Blob, make_deed
-from .groundwork import CannotListen, bind, load_secret, make_secret, make_tls, raise_descriptor_limit, shown
-from .keeper.keeper import Keeper, Orders
-from .observe.streamlog import configure_logging
-from .streams.counters import counters_work
-from .words.errors import SettingsError
-from .words.settings import EngineSettings, Settings
 
 OURS = ("local", "sim")
 """Engines that we run ourselves."""
@@ -65,12 +65,12 @@ def orders_for(settings: Settings, has_ours: bool, reader: Sequence[str]) -> Ord
     """How each kind of process is started."""
 
     def module(name: str) -> tuple[str, ...]:
-        return (sys.executable, "-P", "-m", f"longwire.{name}")
+        return (sys.executable, "-P", "-m", f"longwire.processes.{name}")
 
     return Orders(
         shard=module("shard"),
-        admin=module("admin_main"),
-        engines=module("engine_host") if has_ours else (),
+        admin=module("admin"),
+        engines=module("engines") if has_ours else (),
         reader=tuple(reader),
         drain_s=settings.drain_s,
         hang_kill_s=settings.hang_kill_s,

@@ -13,13 +13,13 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from .engines.local import LocalEngine
-from .engines.simchild import SimChild
+from ..engines.local import LocalEngine
+from ..engines.simchild import SimChild
+from ..keeper.channel import Channel
+from ..keeper.deed import Deed
+from ..observe.streamlog import configure_logging
+from ..words.clock import LoopClock
 from .estate import Blob
-from .keeper.channel import Channel
-from .keeper.deed import Deed
-from .observe.streamlog import configure_logging
-from .words.clock import LoopClock
 
 
 async def serve(blob: Blob, channel: Channel) -> None:

@@ -15,20 +15,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from .admin.app import Keeper, admin_app
-from .admin.operator import Inbox, NoAnswer, Operator
-from .admin.server import AdminServer
-from .keeper.shards import ShardsTable, ShardView
-from .observe.counts import BadCounts, Counted, merge, unpack_counts
-from .observe.declarations import Look
-from .observe.metrics import Metrics
-from .observe.overview import overview
-from .observe.snapshot import ShardSnapshot, Snapshot
-from .streams.describe import read_state
-from .streams.tables import Table
-from .words.errors import NotFound
-from .words.ids import STREAM_ID_BYTES, parse_stream_id, slot_of
-from .words.settings import Settings
+from ..admin.app import Keeper, admin_app
+from ..admin.operator import Inbox, NoAnswer, Operator
+from ..admin.server import AdminServer
+from ..keeper.shards import ShardsTable, ShardView
+from ..observe.counts import BadCounts, Counted, merge, unpack_counts
+from ..observe.declarations import Look
+from ..observe.metrics import Metrics
+from ..observe.overview import overview
+from ..observe.snapshot import ShardSnapshot, Snapshot
+from ..streams.describe import read_state
+from ..streams.tables import Table
+from ..words.errors import NotFound
+from ..words.ids import STREAM_ID_BYTES, parse_stream_id, slot_of
+from ..words.settings import Settings
 
 State = dict[str, object]
 
@@ -40,7 +40,7 @@ ABLE: Final = frozenset({"serving", "adopting"})
 
 
 class Estate(Protocol):
-    """What the keeper has made and every process of the gateway may see (keeper/estate.py)."""
+    """What the keeper has made and every process of the gateway may see (estate.py)."""
 
     @property
     def streams(self) -> Sequence[Table]:

@@ -21,20 +21,20 @@ from typing import Any
 
 import uvloop
 
-from .adopt import Adopter, Rows, Socket, claim_rows
+from ..adopt import Adopter, Rows, Socket, claim_rows
+from ..groundwork import make_tls, raise_descriptor_limit, shown
+from ..keeper.channel import Channel
+from ..keeper.deed import Deed
+from ..keeper.guardian import Guarded, GuardianGone, fetch_sockets
+from ..lifecycle import House
+from ..observe.counts import restore_counters
+from ..observe.streamlog import configure_logging
+from ..operation import write_counts
+from ..server.passing import Neighbours
+from ..streams.counters import counters_work
+from ..words import faultpoint
+from ..words.errors import SettingsError
 from .estate import Estate
-from .groundwork import make_tls, raise_descriptor_limit, shown
-from .keeper.channel import Channel
-from .keeper.deed import Deed
-from .keeper.guardian import Guarded, GuardianGone, fetch_sockets
-from .lifecycle import House
-from .observe.counts import restore_counters
-from .observe.streamlog import configure_logging
-from .operation import write_counts
-from .server.passing import Neighbours
-from .streams.counters import counters_work
-from .words import faultpoint
-from .words.errors import SettingsError
 
 log = logging.getLogger("longwire.shard")
 

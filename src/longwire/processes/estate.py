@@ -12,16 +12,16 @@ import socket
 from dataclasses import asdict
 from typing import Any, NamedTuple, Self
 
-from .admission.matrix import Matrix
-from .groundwork import arena_bytes
-from .keeper.channel import Channel
-from .keeper.deed import Deed, SlotDeed, read_text, store_text
-from .keeper.shards import ShardsTable, attach_counts, make_counts
-from .server.listener import SURPLUS_CONNECTIONS
-from .streams.memory import Memory
-from .streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
-from .words.ids import Place
-from .words.settings import EngineSettings, Settings, TenantSettings
+from ..admission.matrix import Matrix
+from ..groundwork import arena_bytes
+from ..keeper.channel import Channel
+from ..keeper.deed import Deed, SlotDeed, read_text, store_text
+from ..keeper.shards import ShardsTable, attach_counts, make_counts
+from ..server.listener import SURPLUS_CONNECTIONS
+from ..streams.memory import Memory
+from ..streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
+from ..words.ids import Place
+from ..words.settings import EngineSettings, Settings, TenantSettings
 
 
 def shards_of(settings: Settings) -> int:

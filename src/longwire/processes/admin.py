@@ -1,6 +1,6 @@
 """The admin process's entry: attaching to the estate, serving the admin port, and speaking with the keeper.
 
-What lives here: the order of its life, and what it may ask of the keeper. What must not: what operators see (admin_process.py).
+What lives here: the order of its life, and what it may ask of the keeper. What must not: what operators see (operators.py).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from .admin_process import serve_admin
-from .admission.matrix import Matrix
-from .admission.tenants import Tenants
+from ..admission.matrix import Matrix
+from ..admission.tenants import Tenants
+from ..keeper.channel import Channel
+from ..keeper.deed import Deed
+from ..observe.snapshot import Snapshot
+from ..observe.streamlog import configure_logging
 from .estate import Estate
-from .keeper.channel import Channel
-from .keeper.deed import Deed
-from .observe.snapshot import Snapshot
-from .observe.streamlog import configure_logging
+from .operators import serve_admin
 
 RELOAD_S = 60.0
 """For the configuration to be read and all slots to move: a few seconds. Whoever asked hears no more of it after that."""
