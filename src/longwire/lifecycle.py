@@ -68,6 +68,8 @@ thousand live streams would stop them all."""
 IDLE_GC_S = 60.0
 """With no stream alive, everything is looked at, this often at most: cycles among long-lived objects are found then."""
 LAG_PROBE_S = 0.25
+TRIM_S = 0.5
+"""Idle memory goes back at 4 MiB/s at most: a burst that is over within seconds finds it warm again."""
 KEYS_POLL_S = 1.5
 GREETING_POLL_S = 0.1
 FAREWELL_S = 0.1
@@ -176,6 +178,7 @@ class House:
         """From now on look after everything that depends on time."""
         self.registry.start()
         self._every(LAG_PROBE_S, self._probe_lag())
+        self._every(TRIM_S, self.arena.trim)
         if self.keys is not None:
             self._every(KEYS_POLL_S, self.keys.poll_nowait)
         settle_garbage()

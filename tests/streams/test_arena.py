@@ -16,7 +16,9 @@ from longwire.streams.arena import (
     BLOCK_BYTES,
     PAUSE_BLOCKS,
     RESERVE_BLOCKS,
+    TRIM_BLOCKS,
     WAKE_BLOCKS,
+    WARM_FLOOR_BLOCKS,
     Arena,
     ArenaFull,
     Chain,
@@ -346,3 +348,34 @@ def test_the_account_names_each_use(arena: Arena) -> None:
     for chain in chains:
         chain.give()
     assert f"0 of {arena.blocks} blocks used" in repr(arena)
+
+
+# Memory that nobody needs.
+
+
+def resident_bytes(arena: Arena) -> int:
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def test_blocks_that_stay_idle_go_back_to_the_system_and_can_be_taken_again() -> None:
+    arena = Arena((WARM_FLOOR_BLOCKS + 400) * BLOCK_BYTES)
+    blocks = array("I", [arena.take(Use.LOG) for _ in range(WARM_FLOOR_BLOCKS + 300)])
+    for block in blocks:
+        arena.view[arena.position(block)] = 1
+    arena.give(blocks, Use.LOG)
+    assert arena.trim() == 0, "they were in use since the last look"
+    before = resident_bytes(arena)
+    assert [arena.trim() for _ in range(4)] == [TRIM_BLOCKS, TRIM_BLOCKS, 300 - 2 * TRIM_BLOCKS, 0]
+    assert before - resident_bytes(arena) == 300 * os.sysconf("SC_PAGESIZE"), "the one page of each that was touched"
+    assert arena.free_blocks == arena.blocks
+    again = [arena.take(Use.LOG) for _ in range(arena.blocks)]
+    assert len(set(again)) == arena.blocks
+    arena.close()
+
+
+def test_what_is_needed_now_and_then_stays() -> None:
+    arena = Arena((WARM_FLOOR_BLOCKS + 400) * BLOCK_BYTES)
+    for _ in range(3):
+        arena.give(array("I", [arena.take(Use.LOG) for _ in range(WARM_FLOOR_BLOCKS + 300)]), Use.LOG)
+        assert arena.trim() == 0
+    arena.close()
