@@ -75,7 +75,7 @@ def _nginx(binary: str) -> Target:
 
 def _longwire(port: int, upstream: str, _directory: Path) -> list[str]:
     serve = [sys.executable, "-m", "longwire", "serve"]
-    return [*serve, "--engine", upstream, "--port", str(port), "--admin-port", "0"]
+    return [*serve, "--shards", "1", "--engine", upstream, "--port", str(port), "--admin-port", "0"]
 
 
 def _relay(port: int, upstream: str, _directory: Path) -> list[str]:
