@@ -7,6 +7,7 @@ import json
 import os
 import random
 import socket
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import cast
 
@@ -32,7 +33,7 @@ from longwire.streams.stream import State, Stream
 from longwire.wire.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from longwire.words.clock import LoopClock
 from longwire.words.ids import Place
-from longwire.words.settings import EngineSettings, Settings, SimSettings
+from longwire.words.settings import EngineSettings, Settings, SimSettings, TenantSettings
 
 STREAMS = 6
 
@@ -40,7 +41,7 @@ STREAMS = 6
 class Rooms:
     """What a process has of its own."""
 
-    def __init__(self, memory: Memory, settings: Settings) -> None:
+    def __init__(self, memory: Memory, settings: Settings, tenants: Sequence[TenantSettings] = ()) -> None:
         loop = asyncio.get_running_loop()
         clock, instruments = LoopClock(loop), Instruments()
         self.memory, self.settings = memory, settings
@@ -52,7 +53,7 @@ class Rooms:
         gateway = Gateway(
             settings, self.directory, Limiter(Matrix.create(1, 1), 0, clock, 1000), self.registry, self.calls
         )
-        handlers = Handlers(gateway, Tenants([]), cast(Executor, None), lambda: (True, ""))
+        handlers = Handlers(gateway, Tenants(tenants), cast(Executor, None), lambda: (True, ""))
         self.listener = Listener(memory, settings, clock, instruments, handlers)
 
     def die(self) -> dict[tuple[int, int], socket.socket]:
@@ -105,8 +106,8 @@ class Client:
         return bytes(self.received)
 
 
-def request_of(seed: int, tokens: int, fault: str = "") -> bytes:
-    sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":1,"seed":{seed},"fault":"{fault}"}}'
+def request_of(seed: int, tokens: int, fault: str = "", ttft_ms: int = 1) -> bytes:
+    sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":{ttft_ms},"seed":{seed},"fault":"{fault}"}}'
     body = f'{{"model":"sim","stream":true,"sim":{sim},"messages":[{{"role":"user","content":"{seed}"}}]}}'.encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += b"Longwire-On-Disconnect: run\r\n"
@@ -141,12 +142,12 @@ class Trial:
         self.port = await serve(self.rooms)
         return self
 
-    async def kill(self) -> None:
-        """One process dies; another takes everything over."""
+    async def kill(self, tenants: Sequence[TenantSettings] = ()) -> None:
+        """One process dies; another takes everything over. ``tenants`` are those that it knows."""
         sockets = self.rooms.die()
         fds = [os.dup(fd) for fd in self.rooms.memory.fds]
         place = Place(incarnation=self.rooms.memory.place.incarnation + 1)
-        heir = Rooms(Memory.attach(fds, place), self.rooms.settings)
+        heir = Rooms(Memory.attach(fds, place), self.rooms.settings, tenants)
         await heir.adopt(sockets)
         self.rooms = heir
 
@@ -286,3 +287,42 @@ async def adopt_everything() -> None:
 
 def test_everything_that_a_process_had_under_way_goes_on() -> None:
     uvloop.run(adopt_everything())
+
+
+async def adopt_whoever_is_not_let_in_any_more(ttft_ms: int) -> None:
+    """A reload, or a keys file, has taken the key away: what it has started goes on, and what it asks next is refused."""
+    async with Trial() as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        client.writer.write(request_of(1, 40, ttft_ms=ttft_ms))
+        await trial.sim.wait_requests(1)
+        head = {} if ttft_ms > 1 else await client.head()
+        await trial.kill([TenantSettings(name="somebody-else")])
+        head = head or await client.head()
+        assert head["status"] == "200"
+        assert text_of(await client.chunked()) == answer_text(1, 40)
+        client.writer.write(request_of(2, 40))
+        assert (await client.head())["status"] == "401"
+        client.writer.close()
+
+
+@pytest.mark.parametrize("ttft_ms", [1, 60], ids=["live", "opening"])
+def test_a_key_that_is_gone_ends_nothing_that_it_has_started(ttft_ms: int) -> None:
+    uvloop.run(adopt_whoever_is_not_let_in_any_more(ttft_ms))
+
+
+async def adopt_before_the_head() -> None:
+    async with Trial() as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        client.writer.write(request_of(1, 9, ttft_ms=60))
+        await trial.sim.wait_requests(1)
+        await trial.kill()
+        (stream,) = trial.rooms.registry.list(None)
+        assert stream.state is State.OPENING
+        head = await client.head()
+        assert head["x-request-id"] == stream.facts.request_id
+        assert head["longwire-on-disconnect"] == "run"
+        client.writer.close()
+
+
+def test_a_response_that_was_about_to_begin_has_all_of_its_head() -> None:
+    uvloop.run(adopt_before_the_head())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from longwire.engines import local_states
+from longwire.keeper import states as keeper_states
 from longwire.streams import stream
 
 from .api_page import API_PAGE, api_page
@@ -79,6 +80,19 @@ def embedded_engine_states() -> str:
     return "\n".join(_table(("state", "happens", "next", "to do"), rows))
 
 
+def shard_states() -> str:
+    """Where a shard is in its life as the keeper has it, as the shards table says it, what can happen, and what follows."""
+    gone = keeper_states.State.GONE
+    rows = [
+        (_word(state.name), keeper_states.SHOWN[state], _word(event.name), _word(following.name))
+        for (state, event), following in sorted(
+            keeper_states.TRANSITIONS.items(), key=lambda each: (each[0][0].value, each[0][1].value)
+        )
+        if state is not gone
+    ]
+    return "\n".join(_table(("state", "shown as", "happens", "next"), rows))
+
+
 def _word(name: str) -> str:
     return name.lower()
 
@@ -99,6 +113,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "dependencies": dependencies,
     "stream states": stream_states,
     "embedded engine states": embedded_engine_states,
+    "shard states": shard_states,
 }
 
 

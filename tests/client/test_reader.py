@@ -101,6 +101,9 @@ MOVES: list[Any] = [
     pytest.param(resuming, lambda r: r.receive_refusal(503, {}, LOST), Wait(2.0), id="busy"),
     pytest.param(resuming, lambda r: r.receive_refusal(429, {"retry-after": "7"}, LOST), Wait(7.0), id="busy-for-7-s"),
     pytest.param(
+        resuming, lambda r: r.receive_refusal(421, {"retry-after": "1"}, LOST), Wait(2.0), id="another-shards"
+    ),
+    pytest.param(
         resuming, lambda r: r.receive_refusal(503, {"retry-after": "9999"}, LOST), Wait(60.0), id="busy-for-ever"
     ),
     pytest.param(

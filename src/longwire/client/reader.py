@@ -31,8 +31,9 @@ from .table import TRANSITIONS, Action, Fail, Post, Read, Resume, Sign, State, S
 
 END_MARKER = b"[DONE]"
 GONE = frozenset({404, 410})
-BUSY = frozenset({408, 425, 429})
-"""Statuses (besides all 5xx) that a proxy or an overloaded node gives and that pass."""
+BUSY = frozenset({408, 421, 425, 429})
+"""Statuses (besides all 5xx) that a proxy or an overloaded node gives and that pass. 421: another shard keeps the stream, and a
+new connection may come to that."""
 
 
 class Reader:

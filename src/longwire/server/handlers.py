@@ -137,6 +137,23 @@ class Handlers:
             pending.on_disconnect, pending.grace_s = self._policy(head, pending.tenant)
         return pending
 
+    @staticmethod
+    def recall(head: RequestHead) -> Pending | None:
+        """A request whose answer another process has begun, as far as that still matters; None where there is no such route."""
+        try:
+            return Pending(find_route(head.method, head.target), head)
+        except LongwireError:
+            return None
+
+    def greet_again(self, pending: Pending, stream: Stream) -> Headers:
+        """What a response carries that another process was about to begin."""
+        headers = self.greet(pending.head)
+        if pending.route in GENERATING:
+            headers[0] = (b"x-request-id", stream.facts.request_id.encode())  # as the engine was told
+            if pending.head.get(b"longwire-on-disconnect"):
+                headers.append((b"longwire-on-disconnect", granted(stream).encode()))
+        return headers
+
     def owner_of(self, pending: Pending) -> int:
         """The slot whose shard must answer this."""
         return owner_of(pending, self.gateway.registry.place, self.home_of, self.gateway.hash_key)

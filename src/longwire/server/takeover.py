@@ -59,7 +59,8 @@ class AdoptedConnection(ClientConnection):
             self.store_row()
 
     def _read_answered_request(self) -> None:
-        """Consume the request that is being answered; the same bytes were good before.
+        """Consume the request that is being answered; the same bytes were good before, and whoever sent them was let in or has
+        been refused: a key that is gone by now ends nothing that it has started.
 
         Raises:
             Http1Error: they are not what they were.
@@ -67,7 +68,7 @@ class AdoptedConnection(ClientConnection):
         head = self._reader.next_event()
         assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
         self.head, self.speaks_1_1 = head, head.minor == 1
-        self.pending = self.handlers.prepare(head, self)
+        self.pending = self.handlers.recall(head)
         self._reader.next_event()
         self.phase = Phase.ANSWERING
 
@@ -76,6 +77,7 @@ class AdoptedConnection(ClientConnection):
         if not row.head:
             if sent or self.pending is None:
                 raise AdoptionError("the response head was not stored")
+            self.extra_headers = self.handlers.greet_again(self.pending, stream)
             self.attach(stream, Door(row.door), row.start_position)
             return
         offset, position = checkpoint >> COUNT_BITS, checkpoint & COUNT_MASK

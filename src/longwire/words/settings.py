@@ -137,18 +137,28 @@ class Settings:
     head_timeout_s: float = setting(10.0, "Wall-clock time for a request head; beyond it 408.", low=0.1, high=3600)
     body_timeout_s: float = setting(60.0, "Wall-clock time for a request body; beyond it 408.", low=0.1, high=86_400)
     keep_alive_s: float = setting(75.0, "How long an idle client connection is kept.", low=1, high=86_400)
-    max_connections: int = setting(16_000, "Most client connections at once; beyond it 503.", low=1, high=1_000_000)
+    max_connections: int = setting(
+        16_000, "Most client connections of each shard at once; beyond it 503.", low=1, high=1_000_000
+    )
 
     # Streams and their log.
     arena_bytes: int = setting(
-        0, "Shared memory for logs and requests; 0: a quarter of the memory limit.", low=0, high=1024 * GIB
+        0,
+        "Shared memory for logs and requests, of all shards together; 0: a quarter of the memory limit.",
+        low=0,
+        high=1024 * GIB,
     )
-    max_streams: int = setting(20_000, "Most streams known at once, ended ones included.", low=16, high=1_000_000)
+    max_streams: int = setting(
+        20_000, "Most streams known to each shard at once, ended ones included.", low=16, high=1_000_000
+    )
     max_stream_bytes: int = setting(64 * MIB, "Largest log of one stream.", low=64 * KIB, high=4 * GIB)
     max_event_bytes: int = setting(16 * MIB, "Largest single event of an engine.", low=1 * KIB, high=31 * MIB)
     retention_s: float = setting(600.0, "How long an ended stream can be read again.", low=0, high=7 * 86_400)
     retention_bytes: int = setting(
-        0, "Most bytes that ended streams may keep, oldest evicted first; 0: half of the arena.", low=0, high=1024 * GIB
+        0,
+        "Most bytes that ended streams of each shard may keep, oldest evicted first; 0: half of its part of the arena.",
+        low=0,
+        high=1024 * GIB,
     )
     idempotency_ttl_s: float = setting(
         600.0, "How long an Idempotency-Key finds its stream again.", low=1, high=7 * 86_400
@@ -179,7 +189,9 @@ class Settings:
     connect_timeout_s: float = setting(5.0, "Time to connect to an engine.", low=0.05, high=600)
     first_byte_timeout_s: float = setting(600.0, "Time until an engine's response head.", low=0.05, high=86_400)
     upstream_keep_alive_s: float = setting(4.0, "Idle time of a pooled engine connection.", low=0, high=3600)
-    max_upstream_idle: int = setting(512, "Most idle connections kept per engine.", low=0, high=100_000)
+    max_upstream_idle: int = setting(
+        512, "Most idle connections that each shard keeps per engine.", low=0, high=100_000
+    )
     probe_s: float = setting(5.0, "Between two looks at an engine's model list.", low=0.05, high=3600)
 
     # The embedded engine.
