@@ -19,7 +19,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
 from .log import Log
-from .tables import COUNT_BITS, FIRST_TOKEN_WORD, StreamRow, Table
+from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .terms import (
     TRANSITIONS,
     BodyHead,
@@ -189,8 +189,11 @@ class Stream:
             self.log.append_framed(start, length)
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        if self.state is not State.ENDED:
-            self.log.append_plain(start, length, silent)
+        if self.state is State.ENDED:
+            return
+        if silent:
+            self.note_comment()
+        self.log.append_plain(start, length, silent)
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
         if self.state is State.ENDED:
@@ -220,6 +223,10 @@ class Stream:
         self.last_at = now
         self._knows_gap = True
         self._deliver(count)
+
+    def note_comment(self) -> None:
+        """The engine has sent a comment: an adopter must look for them. Noted before it counts."""
+        self._words[self._word + RECORDS_WORD] |= HAS_COMMENTS
 
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""
@@ -427,7 +434,8 @@ class Stream:
         self.log.append_record(block, silent, from_upstream=from_upstream)
         records = self.log.records
         assert records is not None
-        self._words[self._word + 1] = records.end
+        word = self._word + RECORDS_WORD
+        self._words[word] = self._words[word] & HAS_COMMENTS | records.end
         if is_first:
             self._on_change(self)
 
