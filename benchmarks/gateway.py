@@ -93,17 +93,17 @@ class Gateway(Child):
         """Until a spare is warm: a kill before that waits for an interpreter to start, which is not what is measured."""
         deadline = time.monotonic() + SPARE_WITHIN_S
         while time.monotonic() < deadline:
-            serving = {each["pid"] for each in self.shards()}
-            spares = self._spares(serving)
+            spares = self.spares()
             before = [processor_ns(pid) for pid in spares]
             time.sleep(SPARE_CALM_S)
-            if spares and before == [processor_ns(pid) for pid in spares] and spares == self._spares(serving):
+            if spares and before == [processor_ns(pid) for pid in spares] and spares == self.spares():
                 return True
         return False
 
-    def _spares(self, serving: set[int]) -> list[int]:
+    def spares(self) -> list[int]:
         """Shards that have no slot. A guardian has the command line of its shard and is a child of it."""
         found = []
+        serving = {each["pid"] for each in self.shards()}
         for pid in procstat.children(self.pid):
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()

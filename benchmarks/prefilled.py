@@ -5,7 +5,7 @@ What must not: anything that a stream without a past does otherwise.
 
 A turn of the wheel sends a stream many events in one write, and none while some of the last turn are still unsent: the
 gateway and the load decide how fast a log fills. Which events are the past is known to the load as well (``--fill``).
-Orders as engine.py has them, and: count → how many requests for a stream have come so far.
+Orders as engine.py has them, and: count → how many requests for a stream have come so far, and how many events were sent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from event import EVENT_BYTES, TEMPLATE
 
 AT_ONCE = 256
 """Events in one write, about 64 KiB: several blocks of a log, and little enough that thousands of streams share a core."""
+LAST_AT_ONCE, LAST = 4, 100
+"""The last events of the past come in small writes: what a gateway notes of its readers is then as it is in steady state."""
 
 
 class PrefilledEngine(Engine):
@@ -33,7 +35,8 @@ class PrefilledEngine(Engine):
         if connection.count >= self.fill:
             super().send_event(connection)
         elif not connection.unsent:
-            count = min(AT_ONCE, self.fill - connection.count)
+            left = self.fill - connection.count
+            count = min(AT_ONCE, left - LAST) if left > LAST else min(LAST_AT_ONCE, left)
             now = time.monotonic_ns()
             first = connection.count
             connection.send(b"".join(TEMPLATE % (number, now) for number in range(first, first + count)))
@@ -42,7 +45,7 @@ class PrefilledEngine(Engine):
 
     def obey(self, order: dict[str, Any]) -> None:
         if order["do"] == "count":
-            self.orders.answer(started=self.started)
+            self.orders.answer(started=self.started, sent=self.sent)
         else:
             super().obey(order)
 

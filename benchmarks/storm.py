@@ -101,7 +101,9 @@ def measure(options: argparse.Namespace) -> Sequence[Outcome]:
     whole = sum(int(end["complete"]) for end in ends)
     outcome.add("clients not resumed", cut - int(back["back"]), "", 0, digits=0)
     outcome.add("clients refused, or events lost or doubled", sum(end["errors"] for end in ends), "", 0, digits=0)
-    outcome.add("last connection made after", back["connected_s"], "s", max(BACK_GOAL_S, options.within) * 1.1, digits=2)
+    outcome.add(
+        "last connection made after", back["connected_s"], "s", max(BACK_GOAL_S, options.within) * 1.1, digits=2
+    )
     outcome.add("last client had its next event after", back["served_s"], "s", digits=2)
     outcome.add("untouched p50 before", before["p50_ms"], "ms", digits=2)
     outcome.add("untouched p50 during", during["p50_ms"], "ms", digits=2)
