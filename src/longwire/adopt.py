@@ -32,11 +32,12 @@ from .server.takeover import AdoptedConnection
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
 from .streams.memory import Memory
-from .streams.rebuild import RebuildSink, TailSink, checkpoint_offset, facts_of_row, find_tail, log_of_row
+from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, checkpoint_offset, facts_of_row, find_tail, log_of_row
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, Link, State, Stream
 from .streams.tables import (
     ATTEMPTS_WORD,
+    HAS_COMMENTS,
     RECORDS_WORD,
     ConnectionRow,
     StreamRow,
@@ -45,6 +46,7 @@ from .streams.tables import (
     unpack_stream,
 )
 from .streams.terms import Slot
+from .wire.framer import one_frame, plain_run
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 
@@ -176,15 +178,27 @@ class Adopter:
             if sock is not None:
                 sock.close()
             return
+        if row.phase == Phase.PASSING and self.listener.neighbours is not None:
+            with self._attempt(table, index):
+                reach("adopting_connection")
+                self.listener.neighbours.pass_again(index, row, sock)
+            return
+        connection = AdoptedConnection(self.listener, self.listener.handlers, index)
+        connection.takes = partial(self._take_connection, connection, index, self._readings[key], stream)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
+        except OSError:
+            log.exception("adoption_fault")
+            table.give(index)
+            sock.close()
+
+    def _take_connection(
+        self, connection: AdoptedConnection, index: int, reading: Reading, stream: Stream | None
+    ) -> None:
+        table = self.memory.connections
         with self._attempt(table, index):
             reach("adopting_connection")
-            if row.phase == Phase.PASSING and self.listener.neighbours is not None:
-                self.listener.neighbours.pass_again(index, row, sock)
-                return
-            word = table.words[table.word_index(index)]
-            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
-            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
-            connection.take_over(row, word, self._readings[key], stream)
+            connection.take_over(self._rows.connections[index], table.words[table.word_index(index)], reading, stream)
             self.connections_adopted += 1
 
     @contextmanager
@@ -260,9 +274,11 @@ class Adopter:
             exchange.prime()
         sink = RebuildSink(stream.log, start, stream.commit_taken)
         exchange.switch_sink(sink)
+        if start:
+            _read_run(exchange, sink, stream.log.upstream.end)
         sink.chain.feed(exchange.receive, stream.log.upstream.end)
         if sink.has_comments:
-            stream.note_comment()
+            table.words[table.word_index(stream.row) + RECORDS_WORD] |= HAS_COMMENTS
         sink.publish(-1)
         exchange.switch_sink(stream)
         stream.log.publish()
@@ -313,6 +329,27 @@ class _Nobody:
     def drain(self) -> None: ...
 
 
+def _read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> None:
+    """The ordinary deltas behind a checkpoint, as far as there is nothing else: all of a stream that goes the short way.
+
+    The first is read by the exchange, which then knows what the others must have in them. These leave no trace in it, so they
+    need only be counted.
+    """
+    chain = sink.chain
+    data = chain.chain.read(chain.end, min(stop - chain.end, 2 * PIECE_BYTES))
+    first = one_frame(data, 0)
+    if not first:
+        return
+    exchange.receive(memoryview(data)[:first], first)
+    mark = exchange.watch.plain_mark
+    if mark is None:
+        return
+    for length in plain_run(data[first:], mark):
+        sink.append_framed(chain.end, length)
+        chain.filled(length)
+    sink.publish(-1)
+
+
 class LeftOut:
     """The entries up to a log's checkpoint, which an adoption does not look for: what it costs must not depend on how many
     there are. Readers need those that were given to them last and may not have reached the kernel."""
@@ -334,6 +371,7 @@ class LeftOut:
         sink = TailSink(log, start)
         exchange = self._exchange(sink)
         exchange.prime()
+        _read_run(exchange, sink, stop)
         sink.chain.feed(exchange.receive, stop)
         first = self._count - len(sink.entries)
         if not sink.is_plain or sink.end != stop or first > position:

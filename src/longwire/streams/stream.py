@@ -189,11 +189,10 @@ class Stream:
             self.log.append_framed(start, length)
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        if self.state is State.ENDED:
-            return
-        if silent:
-            self.note_comment()
-        self.log.append_plain(start, length, silent)
+        if self.state is not State.ENDED:
+            if silent:  # noted before it counts
+                self._words[self._word + RECORDS_WORD] |= HAS_COMMENTS
+            self.log.append_plain(start, length, silent)
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
         if self.state is State.ENDED:
@@ -223,10 +222,6 @@ class Stream:
         self.last_at = now
         self._knows_gap = True
         self._deliver(count)
-
-    def note_comment(self) -> None:
-        """The engine has sent a comment: an adopter must look for them. Noted before it counts."""
-        self._words[self._word + RECORDS_WORD] |= HAS_COMMENTS
 
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""
@@ -434,8 +429,7 @@ class Stream:
         self.log.append_record(block, silent, from_upstream=from_upstream)
         records = self.log.records
         assert records is not None
-        word = self._word + RECORDS_WORD
-        self._words[word] = self._words[word] & HAS_COMMENTS | records.end
+        self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         if is_first:
             self._on_change(self)
 
