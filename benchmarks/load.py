@@ -18,7 +18,8 @@ import select
 import socket
 import time
 from array import array
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from control import Orders, percentile, settle_down, wait_readable
 from event import MARK, MODEL, TOTAL_MARK, number_and_time, total
@@ -49,11 +50,14 @@ class Stream:
 class Load:
     """All streams and what was measured."""
 
-    def __init__(self, port: int) -> None:
+    make_stream: ClassVar[Callable[[socket.socket], Stream]] = Stream
+
+    def __init__(self, port: int, headers: Sequence[str] = ()) -> None:
         self.port = port
+        self.headers = "".join(f"{header}\r\n" for header in headers).encode()
         self.request = (
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\ncontent-type: application/json\r\n"
-            b"accept: text/event-stream\r\ncontent-length: %d\r\n\r\n%s" % (port, len(BODY), BODY)
+            b"accept: text/event-stream\r\ncontent-length: %d\r\n%s\r\n%s" % (port, len(BODY), self.headers, BODY)
         )
         self.poller = select.epoll()
         self.poller.register(0, select.EPOLLIN)
@@ -78,8 +82,7 @@ class Load:
         while not self.orders.ended:
             self.open_some()
             self.answer_if_reached()
-            wait = 0.0 if self.opened < self.wanted and self.opening < MAX_OPENING else 1.0
-            wait_readable(self.poller, wait)
+            wait_readable(self.poller, self.pause_s())
             for fd, _mask in self.poller.poll(0):
                 if fd == 0:
                     for order in self.orders.take():
@@ -87,19 +90,28 @@ class Load:
                 elif fd in self.streams:
                     self.read(self.streams[fd])
 
+    def pause_s(self) -> float:
+        """How long to wait for events before there is something else to do."""
+        return 0.0 if self.opened < self.wanted and self.opening < MAX_OPENING else 1.0
+
     def open_some(self) -> None:
         for _ in range(min(OPEN_AT_ONCE, self.wanted - self.opened, MAX_OPENING - self.opening)):
             self.opened += 1
             try:
-                sock = socket.create_connection(("127.0.0.1", self.port), timeout=5)
-                sock.setblocking(False)
+                sock = self.connect()
                 sock.send(self.request)  # some 200 bytes into an empty buffer
             except OSError as error:
                 self.note(f"no connection: {error}")
                 continue
             self.opening += 1
-            self.streams[sock.fileno()] = Stream(sock)
+            self.streams[sock.fileno()] = self.make_stream(sock)
             self.poller.register(sock, select.EPOLLIN)
+
+    def connect(self) -> socket.socket:
+        """A connection to the gateway. Others may come from other addresses."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=5)
+        sock.setblocking(False)
+        return sock
 
     def read(self, stream: Stream) -> None:
         """One read. Nearly all are exactly one event in one HTTP chunk, which is checked without copying twice."""
@@ -225,7 +237,9 @@ def main() -> None:
     """Load one port until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, required=True)
-    load = Load(parser.parse_args().port)
+    parser.add_argument("--header", action="append", default=[], help="NAME: VALUE, sent with each request")
+    options = parser.parse_args()
+    load = Load(options.port, options.header)
     settle_down()
     load.run()
 

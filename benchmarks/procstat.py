@@ -39,15 +39,22 @@ class MemoryReading:
     kernel_bytes: int
 
 
+def children(pid: int) -> list[int]:
+    """Those whose parent a process is."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
 def tree(pid: int) -> list[int]:
     """A process and all below it."""
     found, todo = [], [pid]
     while todo:
         pid = todo.pop()
         found.append(pid)
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                todo += map(int, (thread / "children").read_text().split())
+        todo += children(pid)
     return found
 
 
@@ -99,3 +106,15 @@ def _stolen_ms(core: int) -> float:
         if name == f"cpu{core}":
             return int(values[7]) * TICK_MS
     return 0.0
+
+
+def available_bytes() -> int:
+    """Memory that could be taken now, of the machine and of our group of processes."""
+    machine = 0
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            machine = int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        return min(machine, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    return machine

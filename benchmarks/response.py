@@ -15,10 +15,11 @@ MAX_HEAD_BYTES = 65536
 class ResponseReader:
     """Feed it bytes; it returns the data of each complete SSE block. ``problem`` says what was wrong, once."""
 
-    __slots__ = ("_raw", "_text", "chunked", "ended", "problem", "status")
+    __slots__ = ("_raw", "_text", "chunked", "ended", "head", "problem", "status")
 
     def __init__(self) -> None:
         self.status = 0
+        self.head = b""
         self.ended = False  # the body's own end was seen
         self.problem = ""
         self.chunked = True  # else the body ends with the connection
@@ -51,7 +52,7 @@ class ResponseReader:
             if len(self._raw) > MAX_HEAD_BYTES:
                 self.problem = "endless head"
             return False
-        self._raw = rest
+        self.head, self._raw = head, rest
         self.chunked = b"transfer-encoding: chunked" in head.lower()
         version, _, status = head.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not status[:3].isdigit():

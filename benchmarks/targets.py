@@ -55,7 +55,8 @@ def resolve(words: Sequence[str]) -> tuple[list[Target], list[str]]:
 
 
 def use_this_checkout() -> None:
-    """Let children import longwire from here, installed or not."""
+    """Let us and children import longwire from here, installed or not."""
+    sys.path.insert(0, str(SOURCES))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
 
 

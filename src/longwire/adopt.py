@@ -32,11 +32,21 @@ from .server.takeover import AdoptedConnection
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
 from .streams.memory import Memory
-from .streams.rebuild import RebuildSink, checkpoint_offset, facts_of_row, log_of_row
+from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, checkpoint_offset, facts_of_row, find_tail, log_of_row
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, Link, State, Stream
-from .streams.tables import ATTEMPTS_WORD, ConnectionRow, StreamRow, Table, unpack_connection, unpack_stream
+from .streams.tables import (
+    ATTEMPTS_WORD,
+    HAS_COMMENTS,
+    RECORDS_WORD,
+    ConnectionRow,
+    StreamRow,
+    Table,
+    unpack_connection,
+    unpack_stream,
+)
 from .streams.terms import Slot
+from .wire.framer import one_frame, plain_run
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 
@@ -149,7 +159,8 @@ class Adopter:
                 log.error("stream_poisoned", extra={"fields": {"model": facts_of_row(row).model, "attempts": attempts}})
                 self.registry.count_poisoned()
                 stream = self._take_stream(index, row, None)
-                stream.log.missing = None  # whatever is wrong with it stands in what would be read again
+                # Whatever is wrong with it stands in what would be read again.
+                stream.log.missing, stream.log.missing_below = None, 0
                 stream.end(CloseReason.INTERNAL_ERROR, "Taking this stream over failed again and again.")
             else:
                 table.give(index)
@@ -167,15 +178,27 @@ class Adopter:
             if sock is not None:
                 sock.close()
             return
+        if row.phase == Phase.PASSING and self.listener.neighbours is not None:
+            with self._attempt(table, index):
+                reach("adopting_connection")
+                self.listener.neighbours.pass_again(index, row, sock)
+            return
+        connection = AdoptedConnection(self.listener, self.listener.handlers, index)
+        connection.takes = partial(self._take_connection, connection, index, self._readings[key], stream)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
+        except OSError:
+            log.exception("adoption_fault")
+            table.give(index)
+            sock.close()
+
+    def _take_connection(
+        self, connection: AdoptedConnection, index: int, reading: Reading, stream: Stream | None
+    ) -> None:
+        table = self.memory.connections
         with self._attempt(table, index):
             reach("adopting_connection")
-            if row.phase == Phase.PASSING and self.listener.neighbours is not None:
-                self.listener.neighbours.pass_again(index, row, sock)
-                return
-            word = table.words[table.word_index(index)]
-            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
-            await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
-            connection.take_over(row, word, self._readings[key], stream)
+            connection.take_over(self._rows.connections[index], table.words[table.word_index(index)], reading, stream)
             self.connections_adopted += 1
 
     @contextmanager
@@ -195,7 +218,8 @@ class Adopter:
 
     def _take_stream(self, index: int, row: StreamRow, reading: Reading | None) -> Stream:
         table = self.memory.streams
-        checkpoint, records_bytes = table.words[table.word_index(index)], table.words[table.word_index(index) + 1]
+        word = table.word_index(index)
+        checkpoint, records = table.words[word], table.words[word + RECORDS_WORD]
         facts = facts_of_row(row)
         words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
         is_ended = row.state == State.ENDED
@@ -203,9 +227,9 @@ class Adopter:
         upstream_bytes = row.log_bytes if is_ended else start
         if reading is not None and not is_ended:
             upstream_bytes = bytes_read(reading) - row.read_base
-        log_of = log_of_row(self.registry.arena, row, (checkpoint, records_bytes), upstream_bytes)
+        log_of = log_of_row(self.registry.arena, row, (checkpoint, records), upstream_bytes)
         if log_of.known_from:
-            log_of.missing = partial(_fill, log_of, facts, start, log_of.known_from)
+            log_of.missing = LeftOut(log_of, facts, start, is_ended)
         stream = self.registry.take_over(index, row, facts, words_for, log_of)
         if not is_ended:
             stream.slot = self.readmit(stream)
@@ -250,7 +274,11 @@ class Adopter:
             exchange.prime()
         sink = RebuildSink(stream.log, start, stream.commit_taken)
         exchange.switch_sink(sink)
+        if start:
+            _read_run(exchange, sink, stream.log.upstream.end)
         sink.chain.feed(exchange.receive, stream.log.upstream.end)
+        if sink.has_comments:
+            table.words[table.word_index(stream.row) + RECORDS_WORD] |= HAS_COMMENTS
         sink.publish(-1)
         exchange.switch_sink(stream)
         stream.log.publish()
@@ -301,19 +329,72 @@ class _Nobody:
     def drain(self) -> None: ...
 
 
-def _read_again(log: Log, facts: Facts, stop: int) -> None:
-    """Find the entries of the upstream's bytes up to ``stop``, from the first on."""
-    expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
-    sink = RebuildSink(log, 0, lambda: None)
-    nobody = _Nobody()
-    exchange = Exchange(sink, make_watch(), nobody, expect, (1 << 25, 1 << 40), nobody)
-    sink.chain.feed(exchange.receive, stop)
-    sink.insert_ours()
+def _read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> None:
+    """The ordinary deltas behind a checkpoint, as far as there is nothing else: all of a stream that goes the short way.
+
+    The first is read by the exchange, which then knows what the others must have in them. These leave no trace in it, so they
+    need only be counted.
+    """
+    chain = sink.chain
+    data = chain.chain.read(chain.end, min(stop - chain.end, 2 * PIECE_BYTES))
+    first = one_frame(data, 0)
+    if not first:
+        return
+    exchange.receive(memoryview(data)[:first], first)
+    mark = exchange.watch.plain_mark
+    if mark is None:
+        return
+    for length in plain_run(data[first:], mark):
+        sink.append_framed(chain.end, length)
+        chain.filled(length)
+    sink.publish(-1)
 
 
-def _fill(log: Log, facts: Facts, stop: int, count: int) -> None:
-    """The first ``count`` entries, which lie below offset ``stop``, read into a log of their own over the same chains."""
-    scratch = log.sharing_chains()
-    _read_again(scratch, facts, stop)
-    log.entries[:count] = scratch.entries[:count]
-    log.silent[:0] = array("Q", (position for position in scratch.silent if position < count))
+class LeftOut:
+    """The entries up to a log's checkpoint, which an adoption does not look for: what it costs must not depend on how many
+    there are. Readers need those that were given to them last and may not have reached the kernel."""
+
+    def __init__(self, log: Log, facts: Facts, stop: int, is_ended: bool) -> None:
+        self._log = log
+        self._facts = facts
+        self._stop = stop
+        self._count = log.missing_below
+        self._is_ended = is_ended
+
+    def find_from(self, position: int) -> bool:
+        """Read from a frame on that lies so far before the checkpoint. The count of all tells which entries these are."""
+        log, stop = self._log, self._stop
+        # A finish is no place to begin behind; before a checkpoint of a live stream there is none.
+        start = None if self._is_ended else find_tail(log, stop, self._count - position)
+        if start is None:
+            return False
+        sink = TailSink(log, start)
+        exchange = self._exchange(sink)
+        exchange.prime()
+        _read_run(exchange, sink, stop)
+        sink.chain.feed(exchange.receive, stop)
+        first = self._count - len(sink.entries)
+        if not sink.is_plain or sink.end != stop or first > position:
+            return False
+        if any(record.place >= first for record in log.recorded()):
+            return False
+        log.entries[first : self._count] = sink.entries
+        log.missing_below = first
+        return True
+
+    def find_all(self) -> None:
+        """Read from the first byte on, into a log of its own over the same chains."""
+        log, count = self._log, self._count
+        scratch = log.sharing_chains()
+        sink = RebuildSink(scratch, 0, lambda: None)
+        sink.chain.feed(self._exchange(sink).receive, self._stop)
+        sink.insert_ours()
+        log.entries[:count] = scratch.entries[:count]
+        found = [position for position in scratch.silent if position < count]
+        log.silent = array("Q", [*found, *(position for position in log.silent if position >= count)])
+
+    def _exchange(self, sink: RebuildSink | TailSink) -> Exchange:
+        facts = self._facts
+        expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
+        nobody = _Nobody()
+        return Exchange(sink, make_watch(), nobody, expect, (1 << 25, 1 << 40), nobody)

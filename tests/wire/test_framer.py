@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.cuts import TRAILING, count_calls, cut_anyhow, ways
 
 from longwire.wire.chunked import LAST_CHUNK, ChunkedError, encode_chunk
-from longwire.wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame, one_frame
+from longwire.wire.framer import EventFramer, EventTooLarge, Found, is_whole_frame, one_frame, plain_run
 from longwire.wire.sse import BOM, parse_event
 
 # Bodies: (blocks as an engine may write them, blocks as they go out).
@@ -409,3 +409,13 @@ def test_a_frame_is_found_wherever_it_begins(first: bytes, second: bytes, before
     end = one_frame(data, before)
     assert end == (before + len(first) if is_frame(first) else 0) or is_frame(data[before:end])
     assert one_frame(data[: before + len(first) - 1], before) == 0 or not is_frame(first)
+
+
+@pytest.mark.parametrize(
+    "odd", [b"", b"5\r\ndata:\r\n", b"8\r\ndata: \r\n\n\n\r\n", b"9\r\ndata: y\n\n\r\n", b"b\r\ndata: m\n\nx\n\n\r\n"]
+)
+def test_a_run_of_frames_is_what_the_short_way_takes_one_by_one(odd: bytes) -> None:
+    frames = [b"%x\r\n%b\r\n" % (len(block), block) for n in range(40) if (block := b"data: m%s\n\n" % (b"x" * n))]
+    run = plain_run(b"".join(frames) + odd + frames[0] + b"b\r\ndata: m", b"m")
+    assert run == [len(frame) for frame in (frames if odd else [*frames, frames[0]])]
+    assert all(is_whole_frame(frame) for frame in frames)

@@ -6,6 +6,10 @@ not: reading counters (streams.counters), the order of an adoption (adopt.py).
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from ..streams.arena import Chain, Use
 from ..streams.counters import Reading, bytes_read, bytes_written
 from ..streams.doors import Door
@@ -18,6 +22,10 @@ from .connection import LINGER_S, ClientConnection
 from .record import Answered, Phase
 from .writer import Writer
 
+if TYPE_CHECKING:
+    from .handlers import Handlers
+    from .listener import Listener
+
 
 class AdoptionError(Exception):
     """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
@@ -26,10 +34,37 @@ class AdoptionError(Exception):
 class AdoptedConnection(ClientConnection):
     """A :class:`ClientConnection` that begins in the middle."""
 
-    __slots__ = ()
+    __slots__ = ("_owes_request", "takes")
+
+    def __init__(self, listener: Listener, handlers: Handlers, row: int) -> None:
+        super().__init__(listener, handlers, row)
+        self.takes: Callable[[], None] | None = None
+        """:meth:`take_over` with all that it needs, called once there is a transport: no byte may come between the two."""
+        self._owes_request = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        takes, self.takes = self.takes, None
+        if takes is not None:
+            takes()
+
+    def store_row(self) -> None:
+        """Not before all is taken over: until then the row says what the dead process had."""
+        if self.takes is None:
+            super().store_row()
+
+    def response_done(self) -> None:
+        if self._owes_request and self.phase != Phase.CLOSING:
+            self._owes_request = False
+            try:
+                self._skip_request()
+            except Http1Error:
+                self.abort()
+                return
+        super().response_done()
 
     def take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
-        """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
+        """Go on exactly where another process stopped, over the same socket.
 
         ``checkpoint`` is the reader's word, ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
         self.serial = row.serial
@@ -48,7 +83,10 @@ class AdoptedConnection(ClientConnection):
         sent = written - row.written_base
         try:
             if row.phase == Phase.ANSWERING and (row.stream >= 0 or row.keep_alive):
-                self._read_answered_request()
+                if stream is not None and row.head and row.door & Door.FRAMED:
+                    self.phase, self._owes_request = Phase.ANSWERING, True  # nobody asks for it before the answer's end
+                else:
+                    self._read_answered_request()
             if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
             else:
@@ -65,12 +103,21 @@ class AdoptedConnection(ClientConnection):
         Raises:
             Http1Error: they are not what they were.
         """
+        self.head = self._skip_request()
+        self.pending = self.handlers.recall(self.head)
+        self.phase = Phase.ANSWERING
+
+    def _skip_request(self) -> RequestHead:
+        """Let the reader read what has been answered, so that it stands behind it.
+
+        Raises:
+            Http1Error: the bytes are not what they were.
+        """
         head = self._reader.next_event()
         assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
-        self.head, self.speaks_1_1 = head, head.minor == 1
-        self.pending = self.handlers.recall(head)
         self._reader.next_event()
-        self.phase = Phase.ANSWERING
+        self.speaks_1_1 = head.minor == 1
+        return head
 
     def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
         """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""

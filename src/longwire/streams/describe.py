@@ -14,7 +14,17 @@ from typing import Any
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .stream import Kind, State, Stream
-from .tables import COUNT_BITS, COUNT_MASK, FIRST_TOKEN_WORD, WORDS, StreamRow, Table, unpack_stream
+from .tables import (
+    COUNT_BITS,
+    COUNT_MASK,
+    FIRST_TOKEN_WORD,
+    RECORDS_MASK,
+    RECORDS_WORD,
+    WORDS,
+    StreamRow,
+    Table,
+    unpack_stream,
+)
 
 _REASONS = list(CloseReason)
 
@@ -91,7 +101,7 @@ def describe_row(row: StreamRow, words: Sequence[int], boot_s: float) -> dict[st
         "route": told.get("route"),
         "epoch": row.epoch,
         "events": events,
-        "bytes": told.get("bytes") if is_ended else offset + words[1],
+        "bytes": told.get("bytes") if is_ended else offset + (words[RECORDS_WORD] & RECORDS_MASK),
         "last_seq": events - 1 if is_ended and isinstance(events, int) else None,
         "readers": None,
         "readable": Kind(row.kind) is Kind.EVENTS and (not is_ended or bool(events) or reason is CloseReason.COMPLETED),

@@ -38,7 +38,7 @@ def encode(door: Door, log: Log, position: int, limit_bytes: int, limit_events: 
     Stops at the first entry that reaches a limit, so at least one is encoded. Returns ``(buffers, next_position,
     bytes)``. Views among the buffers point into the arena: hold the log until they have reached the kernel."""
     if position < log.known_from:
-        log.fill()
+        log.fill(position)
     stop = min(log.deliverable, position + limit_events)
     if door is Door.FRAMED:
         return _encode_framed(log, position, stop, limit_bytes)

@@ -15,7 +15,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
 from .arena import Arena, Chain, Use
@@ -39,6 +39,16 @@ class Recorded(NamedTuple):
     from_upstream: bool
 
 
+class Missing(Protocol):
+    """After an adoption: finds the entries below :attr:`Log.missing_below`, which nobody has asked for yet."""
+
+    def find_from(self, position: int) -> bool:
+        """Find those from ``position`` on, at least, without looking at what lies before; False where that cannot be done."""
+
+    def find_all(self) -> None:
+        """Find every one, however many there are."""
+
+
 class Log:
     """Entries in order; readers see those below :attr:`deliverable`.
 
@@ -54,7 +64,9 @@ class Log:
         "epoch",
         "is_sealed",
         "known_from",
+        "knows_silent",
         "missing",
+        "missing_below",
         "silent",
         "spans",
         "upstream",
@@ -80,8 +92,10 @@ class Log:
         self.known_from = 0
         self.spans: list[tuple[int, int, int]] = []
         """``(position, start, end)``: framed events that were counted and not looked at yet."""
-        self.missing: Callable[[], None] | None = None
-        """After an adoption: finds the entries below :attr:`known_from`, which nobody has asked for yet."""
+        self.missing: Missing | None = None
+        self.missing_below = 0
+        self.knows_silent = False
+        """Though entries are missing, :attr:`silent` is whole: every seq can be told."""
 
     def __repr__(self) -> str:
         state = "sealed" if self.is_sealed else "open"
@@ -90,7 +104,7 @@ class Log:
     @property
     def event_count(self) -> int:
         """Entries with a seq that readers may see."""
-        self._find_missing()
+        self._find_silent()
         return self.deliverable - bisect_left(self.silent, self.deliverable)
 
     @property
@@ -196,7 +210,7 @@ class Log:
 
     def position_after(self, seq: int) -> int:
         """The index position from which a reader goes on that has everything up to ``seq`` (-1: nothing)."""
-        self._find_missing()
+        self._find_silent()
         if seq < 0:
             return 0
         silent = self.silent
@@ -205,16 +219,17 @@ class Log:
 
     def seq_at(self, position: int) -> int:
         """The seq of the entry at ``position``; for a silent entry, that of the next event."""
-        self._find_missing()
+        self._find_silent()
         return position - bisect_left(self.silent, position)
 
-    def fill(self) -> None:
-        """Find every entry that was only counted so far; :func:`doors.encode` asks for it when it meets one."""
-        self._find_missing()
+    def fill(self, position: int = 0) -> None:
+        """Find the entries from ``position`` on that were only counted so far; :func:`doors.encode` asks when it meets one."""
+        if self.missing is not None and position < self.missing_below and not self.missing.find_from(position):
+            self._find_missing()
         for span in self.spans:
             self._fill_span(*span)
         self.spans.clear()
-        self.known_from = 0
+        self.known_from = self.missing_below
 
     def _fill_span(self, position: int, start: int, end: int) -> None:
         data = self.upstream.read(start, end - start)
@@ -226,10 +241,16 @@ class Log:
             position += 1
 
     def _find_missing(self) -> None:
-        """Find what an adoption left out: without it not even a seq can be told, for it may hold silent entries."""
+        """Find all that an adoption left out."""
         missing, self.missing = self.missing, None
         if missing is not None:
-            missing()
+            missing.find_all()
+            self.missing_below = 0
+
+    def _find_silent(self) -> None:
+        """No seq can be told without knowing which entries are silent."""
+        if self.missing is not None and not self.knows_silent:
+            self._find_missing()
 
     def frame_views(self, position: int) -> list[memoryview]:
         """The entry's stored bytes: a whole HTTP chunk for framed entries, the bare event for others."""
@@ -241,7 +262,7 @@ class Log:
     def block(self, position: int) -> bytes:
         """A copy of the entry's event, without framing."""
         if position < self.known_from:
-            self.fill()
+            self.fill(position)
         word = self.entries[position]
         start = word >> START_SHIFT
         length = word >> KIND_BITS & LENGTH_MASK

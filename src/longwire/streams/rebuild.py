@@ -10,13 +10,24 @@ bytes behind it, however long the log is; what lies before is read only when som
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Callable
 
+from ..words.events import FRAMED, SILENT, pack
 from .arena import Arena, Chain, Use
-from .log import Log, Recorded
+from .log import FRAME_END, Log, Recorded
 from .stream import Facts
-from .tables import COUNT_BITS, COUNT_MASK, StreamRow
+from .tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_MASK, StreamRow
+
+PIECE_BYTES = 1 << 16
+"""Bytes that are read again at a time: some hundred events, which takes less than a millisecond."""
+TAIL_BYTES = (1 << 14, 1 << 17)
+"""How far back from a checkpoint the place of a reader is looked for: a reader at the tail is a few events behind it, and one
+that was given as much as one turn allows (subscriber.MAX_WAKE_BYTES) is found with the second."""
+
+
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,7})\r\n")
 
 
 class ReplayStore:
@@ -32,10 +43,14 @@ class ReplayStore:
         self.end += count
 
     def feed(self, receive: Callable[[memoryview, int], None], stop: int) -> None:
-        """Give the bytes up to ``stop`` to ``receive`` as reads would have, a block at most at a time."""
+        """Give the bytes up to ``stop`` to ``receive`` as reads would have, piece by piece. A piece ends where a frame does, if
+        it can: what begins within one has to be read much more slowly."""
         while self.end < stop:
-            view = self.chain.slices(self.end, min(stop - self.end, 1 << 14))[0]
-            receive(view, len(view))
+            piece = self.chain.read(self.end, min(stop - self.end, PIECE_BYTES))
+            size = piece.rfind(FRAME_END) + len(FRAME_END) if self.end + len(piece) < stop else len(piece)
+            if size < len(FRAME_END):
+                size = len(piece)
+            receive(memoryview(piece)[:size], size)
 
 
 class RebuildSink:
@@ -48,6 +63,7 @@ class RebuildSink:
     def __init__(self, log: Log, start: int, on_entries: Callable[[], None]) -> None:
         self._log = log
         self._on_entries = on_entries
+        self.has_comments = False
         self.chain = ReplayStore(log.upstream, start)
         self._left: list[Recorded] = [record for record in log.recorded() if record.place >= len(log.entries)]
         self._left.reverse()
@@ -63,6 +79,7 @@ class RebuildSink:
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         self.insert_ours()
+        self.has_comments = self.has_comments or silent
         self._log.append_plain(start, length, silent)
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
@@ -86,19 +103,83 @@ class RebuildSink:
     def note_first_token(self) -> None: ...
 
 
+class TailSink:
+    """Takes the entries of a reading that begins somewhere in the middle, where nobody knows how many lie before."""
+
+    def __init__(self, log: Log, start: int) -> None:
+        self.chain = ReplayStore(log.upstream, start)
+        self.entries = array("Q")
+        self.end = start
+        self.is_plain = True
+        """Nothing was found that stands among the records."""
+
+    def splice(self) -> None:
+        """A second reading has no reader."""
+
+    def unsplice(self) -> None: ...
+
+    def append_framed(self, start: int, length: int) -> None:
+        self.entries.append(pack(start, length, FRAMED))
+        self.end = start + length
+
+    def append_plain(self, start: int, length: int, silent: bool = False) -> None:
+        self.entries.append(pack(start, length, SILENT if silent else 0))
+        self.end = start + length + len(b"\r\n")
+
+    def append_record(self, block: bytes, silent: bool = False) -> None:
+        self.is_plain = False
+
+    def publish(self, checkpoint: int) -> None: ...
+
+    def note_first_byte(self) -> None: ...
+
+    def note_first_token(self) -> None: ...
+
+
+def find_tail(log: Log, stop: int, count: int) -> int | None:
+    """Where ``count`` frames before offset ``stop`` begin: a place between two HTTP chunks and two events; None: not in sight.
+
+    What stands before it must be one canonical frame, to the byte: the end of a frame alone may also be seen where an engine
+    sends a line's end in an HTTP chunk of its own.
+    """
+    for window in TAIL_BYTES:
+        data = log.upstream.read(max(0, stop - window), min(stop, window))
+        at = len(data)
+        for _ in range(count):
+            at = data.rfind(FRAME_END, 0, at - len(FRAME_END)) + len(FRAME_END)
+            if at < len(FRAME_END):
+                break
+        before = data.rfind(FRAME_END, 0, max(0, at - len(FRAME_END))) + len(FRAME_END)
+        if before >= len(FRAME_END) and _is_frame(data[before:at]):
+            return stop - len(data) + at
+    return None
+
+
+def _is_frame(data: bytes) -> bool:
+    """Whether bytes that end as a frame does are one HTTP chunk, which ends as an event does."""
+    size = _SIZE_LINE.match(data)
+    return size is not None and size.end() + int(size[1], 16) + 2 == len(data) > size.end() + len(FRAME_END)
+
+
 def log_of_row(arena: Arena, row: StreamRow, words: tuple[int, int], upstream_bytes: int) -> Log:
     """The log as the row has it: both chains, and as many unknown entries as the checkpoint counts.
 
-    ``words`` are the row's checkpoint and the length of its records.
+    ``words`` are the row's first two: the checkpoint, and the length of its records.
     """
+    count, records_bytes = words[0] & COUNT_MASK, words[1] & RECORDS_MASK
     upstream = Chain(arena, Use.LOG, stored=(row.log_block, upstream_bytes))
     records = (
-        Chain(arena, Use.RECORDS, stored=(row.records_block, words[1])) if row.records_block and words[1] else None
+        Chain(arena, Use.RECORDS, stored=(row.records_block, records_bytes))
+        if row.records_block and records_bytes
+        else None
     )
     log = Log(arena, upstream=upstream, records=records)
     log.epoch = row.epoch
-    log.known_from = words[0] & COUNT_MASK
-    log.entries = array("Q", bytes(8 * log.known_from))
+    log.known_from = log.missing_below = count
+    log.entries = array("Q", bytes(8 * count))
+    if not words[1] & HAS_COMMENTS:
+        log.knows_silent = True
+        log.silent = array("Q", (each.place for each in log.recorded() if each.kind & SILENT and each.place < count))
     return log
 
 

@@ -19,7 +19,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
 from .log import Log
-from .tables import COUNT_BITS, FIRST_TOKEN_WORD, StreamRow, Table
+from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .terms import (
     TRANSITIONS,
     BodyHead,
@@ -190,6 +190,8 @@ class Stream:
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         if self.state is not State.ENDED:
+            if silent:  # noted before it counts
+                self._words[self._word + RECORDS_WORD] |= HAS_COMMENTS
             self.log.append_plain(start, length, silent)
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
@@ -427,7 +429,7 @@ class Stream:
         self.log.append_record(block, silent, from_upstream=from_upstream)
         records = self.log.records
         assert records is not None
-        self._words[self._word + 1] = records.end
+        self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         if is_first:
             self._on_change(self)
 

@@ -32,8 +32,13 @@ _TOUCHED = 7
 WORDS = 4
 """Aligned 64-bit words per row, for what changes with every read."""
 
+RECORDS_WORD = 1
 ATTEMPTS_WORD = 2
 FIRST_TOKEN_WORD = 3
+
+HAS_COMMENTS = 1 << 63
+"""In a stream's word 1: the engine has sent comments, so only a reading from the start tells which entries have no seq."""
+RECORDS_MASK = HAS_COMMENTS - 1
 
 COUNT_BITS = 29
 COUNT_MASK = (1 << COUNT_BITS) - 1
@@ -194,8 +199,8 @@ class Table:
 class StreamRow(NamedTuple):
     """What a process needs to take a stream over.
 
-    Its words: 0 the checkpoint (upstream offset, entries), 1 the records' length, 2 how often its adoption was begun and not
-    ended, 3 when the first token came (monotonic microseconds).
+    Its words: 0 the checkpoint (upstream offset, entries), 1 the records' length and :data:`HAS_COMMENTS`, 2 how often its
+    adoption was begun and not ended, 3 when the first token came (monotonic microseconds).
     """
 
     id: bytes

@@ -252,6 +252,24 @@ def one_frame(data: bytes, pos: int) -> int:
     return end
 
 
+def plain_run(data: bytes, mark: bytes) -> list[int]:
+    """The lengths of the whole frames with ``mark`` in them at the start of ``data``: what the short way takes one by one,
+    found in one go. Whatever is not beyond doubt ends the run."""
+    lengths: list[int] = []
+    for part in data.split(b"\n\n\r\n")[:-1]:
+        length = len(part) + 4
+        if (
+            length >= LONGEST_WHOLE
+            or mark not in part
+            or not part.startswith(WHOLE_STARTS[length])
+            or part.find(b"\n", 6) >= 0
+            or part.find(b"\r", 6) >= 0
+        ):
+            break
+        lengths.append(length)
+    return lengths
+
+
 def _only_data_and_event(block: bytes) -> bytes:
     """The block without id, retry and unknown fields."""
     lines = [line for line in block.split(b"\n") if line.partition(b":")[0] in (b"data", b"event")]
