@@ -58,7 +58,7 @@ class Ending:
     def go_on(self) -> None:
         """Something has ended: see what is left to do. Once no shard is left, nobody needs the others."""
         keeper = self._keeper
-        if keeper.pace.failures("shard") >= MAX_LAST_FAILURES:
+        if not keeper.has_served or keeper.pace.failures("shard") >= MAX_LAST_FAILURES:
             for slot in keeper.slots:
                 slot.release()
         if any(slot.member is not None or slot.orphans for slot in keeper.slots):
