@@ -124,18 +124,22 @@ class World:
                     self._told.remove(told)
                     return told
             try:
-                told = json.loads(self._events.recv(1 << 16))
+                self._take()
             except TimeoutError:
                 raise AssertionError(f"{wanted} never came; left: {self._told}; log: {self.log}") from None
-            self._told.append(told)
-            self.all.append(told)
+
+    def _take(self) -> None:
+        told = json.loads(self._events.recv(1 << 16))
+        self._told.append(told)
+        self.all.append(told)
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """For what nobody tells."""
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < deadline, f"this never came true: {what}; log: {self.log}"
-            select.select([], [], [], 0.002)
+            if select.select([self._events], [], [], 0.002)[0]:
+                self._take()
 
     @property
     def pid(self) -> int:
@@ -163,6 +167,11 @@ class World:
     def wait(self) -> int:
         """Its exit code; every child has ended by then."""
         assert self.process is not None
+        pidfd = os.pidfd_open(self.pid)
+        while pidfd not in (ready := select.select([self._events, pidfd], [], [], TIMEOUT_S)[0]):
+            assert ready, f"it does not end: {self.log}"
+            self._take()  # the kernel queues ten at most, and whoever tells an eleventh waits
+        os.close(pidfd)
         code = self.process.wait(TIMEOUT_S)
         for pid in {event["pid"] for event in self.all}:
             assert not Path(f"/proc/{pid}/cwd").exists(), "a process was left behind"
@@ -177,7 +186,7 @@ class World:
         self._events.settimeout(0)
         with suppress(BlockingIOError):
             while True:
-                self.all.append(json.loads(self._events.recv(1 << 16)))
+                self._take()
 
     def close(self) -> None:
         if self.process is not None:
