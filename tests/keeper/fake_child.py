@@ -45,7 +45,11 @@ def hear():
     for _, _, rights in ancillary:
         fds.frombytes(rights)
     message = json.loads(data)
-    note("told", **message, ends=[socket.socket(fileno=fd).recv(100, socket.MSG_PEEK).decode() for fd in fds if KIND == "shard"])
+    note(
+        "told",
+        **message,
+        ends=[socket.socket(fileno=fd).recv(100, socket.MSG_PEEK).decode() for fd in fds if KIND == "shard"],
+    )
     return message, fds
 
 
@@ -66,6 +70,8 @@ def reach(point):
             CHANNEL.send(b"{")
             say({"am": "what?"})
             say(["no object"])
+        case {"unlink": str(path)}:
+            Path(path).unlink()
         case "deaf":
             CHANNEL.close()
             note("deaf")

@@ -48,7 +48,15 @@ def make_deed(slots: int) -> Deed:
         return store_text("fake", b"old")
 
     table = ShardsTable.make(slots)
-    return Deed(memory(), memory(), memory(), memory(), os.dup(table.fd), memory(), (SlotDeed(*(memory() for _ in range(5))),) * slots)
+    return Deed(
+        memory(),
+        memory(),
+        memory(),
+        memory(),
+        os.dup(table.fd),
+        memory(),
+        (SlotDeed(*(memory() for _ in range(5))),) * slots,
+    )
 
 
 def main(plan: str, events: str, told: str) -> int:
@@ -79,7 +87,7 @@ class World:
         self._events.settimeout(TIMEOUT_S)
         self._told: list[Event] = []
         self.all: list[Event] = []
-        self.plan(**{})
+        self.plan()
         self.process: subprocess.Popen[bytes] | None = None
         self.spare: Event = {}
         self.admin: Event = {}

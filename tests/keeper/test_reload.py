@@ -21,7 +21,6 @@ def problem_told(world: World) -> str:
     return str(world.expect("told", told="reload")["problem"])
 
 
-
 def expect_moved(world: World, slots: int) -> list[Event]:
     """Every slot is served by a new process, and there is a spare."""
     moved = [world.expect("serving", settings="new") for _ in range(slots)]
@@ -83,9 +82,7 @@ def test_a_signal_reloads_too(world: World) -> None:
         ({"shard new": {"start": "hang"}}, "not ready in time"),
     ],
 )
-def test_what_fails_before_the_move_leaves_all_as_it_was(
-    world: World, fates: dict[str, object], problem: str
-) -> None:
+def test_what_fails_before_the_move_leaves_all_as_it_was(world: World, fates: dict[str, object], problem: str) -> None:
     shards = world.serve(2, tuned={"reload.READY_S": 1.0})
     before = world.descriptors
     world.plan(**fates)
