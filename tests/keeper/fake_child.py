@@ -1,6 +1,6 @@
 """Stands in for every kind of process that a keeper keeps; what it does, and how it fails, stands in a plan.
 
-What lives here: the program. ``KIND PLAN EVENTS CHANNEL INCARNATION DEED``; it imports nothing of the project, to start quickly.
+What lives here: the program. ``KIND PLAN EVENTS CHANNEL INCARNATION DEED``; it imports nothing of ours: it starts quickly.
 What must not: expectations. Whatever happens is sent to the test (EVENTS is the name of its socket).
 """
 

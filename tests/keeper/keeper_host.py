@@ -167,7 +167,7 @@ class World:
 
     @property
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,10 +54,10 @@ def test_a_process_finds_everything_on_its_command_line_and_signals_as_they_were
 
 
 def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="No such file"):
         start_member("shard", ("/nonexistent",), 1, 0, DEED)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_telling_says_whether_it_was_told(pair: tuple[Member, Channel]) -> None:
@@ -73,7 +74,7 @@ def test_telling_says_whether_it_was_told(pair: tuple[Member, Channel]) -> None:
 
 
 def test_nobody_else_is_killed_for_a_number(pair: tuple[Member, Channel]) -> None:
-    member, its = pair
+    member, _ = pair
     member.is_reaped = True
     member.kill()
     member.dismiss()

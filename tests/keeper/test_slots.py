@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import socket
 
+import pytest
+
 from longwire.keeper.channel import Channel
 from longwire.keeper.members import Member
 from longwire.keeper.shards import ShardsTable
 from longwire.keeper.slots import MAX_ORPHANS, Slots
 from longwire.keeper.states import Event, State
+
+# What is not closed here belongs to a process that ends, and takes it along.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def warm(incarnation: int) -> tuple[Member, Channel]:
