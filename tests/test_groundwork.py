@@ -24,7 +24,6 @@ from longwire.groundwork import (
     ReadingProcess,
     arena_bytes,
     bind,
-    farewell,
     greeting,
     load_secret,
     package_version,
@@ -162,19 +161,6 @@ def test_the_snippet_can_be_pasted(with_key: bool) -> None:
     compile(code, "snippet", "exec")
     assert ("Bearer KEY" in text) == ('api_key="KEY"' in text) == with_key
     assert "max_tokens=200" in code and '"system"' in code
-
-
-@pytest.mark.parametrize(
-    ("live_count", "drain_s", "words"),
-    [
-        (0, 30.0, "stopping"),
-        (2, 0.0, "stopping"),
-        (1, 30.0, "stopping; 1 stream may take up to 30 s (drain_s); a second signal stops now"),
-        (2, 0.5, "stopping; 2 streams may take up to 0.5 s (drain_s); a second signal stops now"),
-    ],
-)
-def test_a_farewell_says_how_long_it_may_take(live_count: int, drain_s: float, words: str) -> None:
-    assert farewell(live_count, drain_s) == words
 
 
 def test_the_version_is_a_string() -> None:

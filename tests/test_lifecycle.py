@@ -1,16 +1,13 @@
-"""The whole house on real ports: opening it, engines that come late, what it says at the door, its clockwork and its end."""
+"""The whole house on real ports: opening it, engines that come late, what it says at the door, and its clockwork."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,68 +170,6 @@ async def test_bad_files_are_an_error_before_anything_runs(bad: str, tmp_path: P
     with pytest.raises(SettingsError):
         await house.open()
     assert asyncio.all_tasks() == before and not house._children
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "words"),
-    [
-        (CannotListen(98, "cannot listen on h:1: no."), 1, "longwire: cannot listen on h:1: no.\n"),
-        (OSError(12, "Cannot allocate memory"), 1, "cannot start: Cannot allocate memory."),
-        (SettingsError("It is bad.", where="a.toml:3"), 2, "a.toml:3: It is bad."),
-    ],
-)
-def test_what_cannot_begin_ends_with_a_sentence(
-    error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_: Settings) -> None:
-        raise error
-
-    monkeypatch.setattr(lifecycle, "House", fail)
-    monkeypatch.setattr(lifecycle, "configure_logging", lambda _: None)
-    monkeypatch.setattr(lifecycle, "raise_descriptor_limit", lambda: None)
-    assert lifecycle.run(Settings()) == code
-    said = capsys.readouterr()
-    assert said.err.startswith("longwire: ") and words in said.err and said.err.count("\n") == 1 and not said.out
-
-
-# Signals.
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_closes_in_order_and_a_second_one_at_once(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened, closing, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    exits: list[int] = []
-
-    class Paper:
-        registry = SimpleNamespace(live_count=3)
-
-        def __init__(self, settings: Settings) -> None: ...
-
-        async def open(self) -> None:
-            opened.set()
-
-        async def close(self) -> None:
-            closing.set()
-            await go_on.wait()
-
-    monkeypatch.setattr(lifecycle, "House", Paper)
-    monkeypatch.setattr(os, "_exit", exits.append)
-    serving = asyncio.ensure_future(lifecycle._serve(Settings()))
-    await opened.wait()
-    os.kill(os.getpid(), number)
-    await closing.wait()
-    assert not exits and not serving.done()
-    words = "stopping; 3 streams may take up to 30 s (drain_s); a second signal stops now"
-    assert capsys.readouterr().out == f"longwire: {words}\n"
-    os.kill(os.getpid(), signal.SIGINT)
-    await until(lambda: exits, "the second signal is heard")
-    assert exits == [130]
-    go_on.set()
-    assert await serving == 0
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().remove_signal_handler(each)
 
 
 # The clockwork, called by hand.

@@ -198,14 +198,6 @@ for event in client.chat.completions.create(model="{model}", messages=messages, 
 """
 
 
-def farewell(live_count: int, drain_s: float) -> str:
-    """What the first signal says: how long it may take, and how not to wait for that."""
-    if not live_count or not drain_s:
-        return "stopping"
-    streams = "1 stream" if live_count == 1 else f"{live_count} streams"
-    return f"stopping; {streams} may take up to {drain_s:g} s (drain_s); a second signal stops now"
-
-
 def package_version() -> str:
     """The installed version, or 0 from a bare checkout."""
     try:

@@ -77,3 +77,18 @@ class FakeMetrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         return b"accept " + accept.encode(), "text/plain; version=0.0.4; charset=utf-8"
+
+
+class FakeKeeper:
+    """Notes what it was asked for, and answers a reload with a problem."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.asked: list[str] = []
+        self._problem = problem
+
+    async def reload(self) -> str:
+        self.asked.append("reload")
+        return self._problem
+
+    def drain(self) -> None:
+        self.asked.append("drain")

@@ -14,7 +14,7 @@ from starlette.types import Message
 from longwire.admin.app import LIST_SLICE, State, admin_app, wants_events
 from longwire.words.errors import LocalError, UpstreamError
 
-from .fakes import FakeGateway, FakeMetrics
+from .fakes import FakeGateway, FakeKeeper, FakeMetrics
 
 EVENTS = {"accept": "text/event-stream"}
 ID = "lw_" + "a" * 34
@@ -27,11 +27,17 @@ def gateway() -> FakeGateway:
     return fake
 
 
-def ask(gateway: FakeGateway, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+def ask(
+    gateway: FakeGateway,
+    method: str,
+    path: str,
+    headers: dict[str, str] | None = None,
+    keeper: FakeKeeper | None = None,
+) -> httpx.Response:
     """One request to a fresh application."""
 
     async def send() -> httpx.Response:
-        app = admin_app(gateway, FakeMetrics())
+        app = admin_app(gateway, FakeMetrics(), keeper)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
             return await client.request(method, path, headers=headers)
@@ -71,6 +77,43 @@ def test_shards_are_an_array_and_the_overview_an_object(gateway: FakeGateway) ->
     assert ask(gateway, "GET", "/v1/shards").json() == [{"index": 0, "state": "serving"}]
     assert ask(gateway, "GET", "/v1/overview").json() == {"object": "overview"}
     assert ask(gateway, "DELETE", "/v1/shards").status_code == 405
+
+
+# The keeper.
+
+
+def test_a_reload_is_answered_when_it_is_over(gateway: FakeGateway) -> None:
+    keeper = FakeKeeper()
+    response = ask(gateway, "POST", "/v1/reload", keeper=keeper)
+    assert (response.status_code, response.json(), keeper.asked) == (200, {"status": "reloaded"}, ["reload"])
+
+
+def test_a_reload_that_fails_says_why(gateway: FakeGateway) -> None:
+    response = ask(gateway, "POST", "/v1/reload", keeper=FakeKeeper("longwire.toml:3: bad."))
+    assert response.status_code == 409
+    assert error_of(response)["message"] == "Nothing was changed: longwire.toml:3: bad."
+
+
+def test_a_drain_is_answered_at_once(gateway: FakeGateway) -> None:
+    keeper = FakeKeeper()
+    response = ask(gateway, "POST", "/v1/drain", keeper=keeper)
+    assert (response.status_code, response.json(), keeper.asked) == (202, {"status": "draining"}, ["drain"])
+
+
+@pytest.mark.parametrize("path", ["/v1/reload", "/v1/drain"])
+def test_no_page_may_reload_or_drain(gateway: FakeGateway, path: str) -> None:
+    keeper = FakeKeeper()
+    for origin in ("https://evil.example", "http://127.0.0.1:8081", "null"):
+        response = ask(gateway, "POST", path, {"origin": origin}, keeper)
+        assert response.status_code == 403 and error_of(response)["param"] == "Origin"
+    assert ask(gateway, "GET", path, keeper=keeper).status_code == 405
+    assert keeper.asked == []
+
+
+@pytest.mark.parametrize("path", ["/v1/reload", "/v1/drain"])
+def test_without_a_keeper_there_is_nothing_to_reload(gateway: FakeGateway, path: str) -> None:
+    response = ask(gateway, "POST", path)
+    assert response.status_code == 404 and "keeper" in error_of(response)["message"]
 
 
 # Streams.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import ModuleType
 from typing import Any
@@ -28,7 +29,7 @@ class Calls(list[tuple[Any, ...]]):
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     rooms: dict[str, dict[str, Any]] = {
-        "longwire.lifecycle": {"run": calls.note},
+        "longwire.processes.start": {"run": calls.note},
         "longwire.sim": {"run": calls.note, "FAULTS": {"reset_after": "Reset the connection after N events."}},
         "longwire.engines.local": {
             "install": calls.note,
@@ -52,7 +53,11 @@ def test_serve_runs_the_gateway_and_exits_with_its_code(run: Run, calls: Calls) 
     result = run("serve", "--engine", "a=http://h/v1", "--engine", "sim", "--port", "0", "--max-body-bytes", "1MiB")
     assert result.exit_code == 7
     engines = [EngineSettings(name="a", url="http://h"), EngineSettings(name="sim", url="sim")]
-    assert calls == [(Settings(engines=engines, port=0, max_body_bytes=1024**2),)]
+    ((settings, reader),) = calls
+    assert settings == Settings(engines=engines, port=0, max_body_bytes=1024**2)
+    assert reader[:-1] == [sys.executable, "-P", "-m", "longwire.cli.reread"]
+    file, flags = json.loads(reader[-1])
+    assert file is None and flags["max_body_bytes"] == "1MiB", "a reload reads the same file, and has the same flags"
 
 
 def test_every_scalar_setting_is_a_flag_of_serve(run: Run, calls: Calls) -> None:
@@ -63,7 +68,7 @@ def test_every_scalar_setting_is_a_flag_of_serve(run: Run, calls: Calls) -> None
         elif setting.kind in ("int", "float"):
             args += [setting.flag, str(setting.default)]
     assert run("serve", "--engine", "sim", *args).exit_code == 7
-    assert calls == [(Settings(engines=[EngineSettings(name="sim", url="sim")]),)]
+    assert calls[0][0] == Settings(engines=[EngineSettings(name="sim", url="sim")])
     assert run("serve", "--engine", "sim", "--cors-origins", "a", "--cors-origins", "b").exit_code == 7
     assert calls[1][0].cors_origins == ["a", "b"]
 

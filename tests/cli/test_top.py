@@ -19,10 +19,7 @@ from longwire.observe.instruments import Instruments
 from longwire.observe.overview import MAX_TENANTS_SHOWN, overview
 from longwire.observe.snapshot import PoolSnapshot, Snapshot
 
-from .conftest import Run
-from .test_streams import AdminStandIn, admin
-
-__all__ = ["admin"]
+from .conftest import AdminStandIn, Run
 
 ONE = {"index": 0, "pid": 41, "state": "serving", "streams": 7, "connections": 9, "restarts": 1}
 TWO = {"index": 1, "pid": 42, "state": "hung", "streams": 3, "connections": 4, "restarts": 0}

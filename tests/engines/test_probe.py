@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
 import pytest
 from tests.house import FIN, HOLD, RST, Step, chat, head_of, in_chunks, open_house
 
-from longwire.engines.pool import Upstream
-from longwire.engines.probe import MAX_MODEL_LIST_BYTES, MAX_MODELS, Prober, read_models
+from longwire.engines.pool import ConnectFailed, Upstream
+from longwire.engines.probe import EAGER_LOOKS, EAGER_S, MAX_MODEL_LIST_BYTES, MAX_MODELS, Prober, read_models
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import EngineSettings, Settings
 
@@ -75,20 +76,75 @@ async def test_an_engine_that_does_not_is_down_and_it_is_said_why(script: tuple[
     assert MAX_MODEL_LIST_BYTES < 5_000_000
 
 
-@pytest.mark.parametrize("was_up", [True, False])
-async def test_an_engine_that_is_not_there_is_told_once(was_up: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_engine_that_was_never_there_is_told_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It may start together with the gateway; but who runs it must not have to ask why nothing is served."""
     async with open_house() as house:
         upstream = house.gateway.directory.upstreams[1]
-        upstream.is_up = was_up
+        upstream.is_up = False
         await house.engine.close()
         prober = Prober(upstream, SETTINGS)
         with caplog.at_level(logging.INFO, "longwire.probe"):
+            for _ in range(EAGER_LOOKS - 1):
+                assert not await prober.probe()
+            assert not states_told(caplog)
             for _ in range(3):
                 assert not await prober.probe()
-        (line,) = states_told(caplog)
-        assert line.levelno == logging.WARNING, "one that was never up is mentioned too"
-        fields = line.fields  # type: ignore[attr-defined]
-        assert fields["engine"] == upstream.name and fields["up"] is False and "refused" in fields["problem"]
+        assert_missing(caplog, upstream)
+
+
+async def test_an_engine_that_went_away_is_told_once_and_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_house() as house:
+        upstream = house.gateway.directory.upstreams[1]
+        upstream.is_up = False
+        house.engine.will_say(answer(listing("m")))
+        prober = Prober(upstream, SETTINGS)
+        assert await prober.probe()
+        await house.engine.close()
+        with caplog.at_level(logging.WARNING, "longwire.probe"):
+            assert not await prober.probe()
+            assert_missing(caplog, upstream)
+            for _ in range(EAGER_LOOKS + 3):
+                assert not await prober.probe()
+        assert_missing(caplog, upstream)
+
+
+def assert_missing(caplog: pytest.LogCaptureFixture, upstream: Upstream) -> None:
+    """It was told once."""
+    (line,) = states_told(caplog)
+    assert line.levelno == logging.WARNING
+    fields = line.fields  # type: ignore[attr-defined]
+    assert fields["engine"] == upstream.name and fields["up"] is False and "refused" in fields["problem"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_it_is_looked_for_often_until_it_is_found_or_missed(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds != EAGER_S:
+            raise asyncio.CancelledError
+
+    upstream = Upstream(EngineSettings(name="e", url="http://127.0.0.1:9"), SETTINGS, VirtualClock())
+    prober = Prober(upstream, SETTINGS)
+    looks = 0
+
+    async def get_models() -> bytes:
+        nonlocal looks
+        looks += 1
+        if is_there and looks == 3:
+            return listing("m")
+        raise ConnectFailed("refused")
+
+    monkeypatch.setattr(prober, "_get_models", get_models)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    with pytest.raises(asyncio.CancelledError):
+        await prober.run()
+    often = 2 if is_there else EAGER_LOOKS
+    assert pauses == [EAGER_S] * often + [SETTINGS.probe_s]
+    assert upstream.is_up is is_there
 
 
 async def test_each_change_is_told_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from longwire.groundwork import make_tls
 from longwire.keeper.channel import Channel
 from longwire.keeper.deed import Deed
 from longwire.processes.estate import Blob, make_matrix
-from longwire.processes.start import place_engines
+from longwire.processes.start import check_keys, place_engines
 from longwire.words.errors import SettingsError
 from longwire.words.settings import Settings
 
@@ -41,6 +41,7 @@ def reread(origin: str, old: Blob) -> tuple[Blob, bool]:
     if ours.keys() != old.ours.keys():
         raise SettingsError("An engine that the gateway runs itself (local, sim) can only be added by a restart.")
     make_tls(settings)
+    check_keys(settings)
     changed = [each.name for each in fields(Settings) if _differs(each.name, settings, old.settings)]
     if fixed := [name for name in changed if name in FIXED]:
         raise SettingsError(f"{', '.join(fixed)} cannot be changed by a reload: restart the gateway.")

@@ -124,8 +124,8 @@ class Prober:
         return upstream.is_up
 
     def _tell(self) -> None:
-        """Log how it is now. One that is not there is told at the first look too: it may never be up, and who runs the
-        gateway must not have to ask why nothing is served."""
+        """Log how it is now. One that was never there is told once the eager looks are over: it may never be up, and who
+        runs the gateway must not have to ask why nothing is served."""
         upstream = self.upstream
         fields = {
             "engine": upstream.name,

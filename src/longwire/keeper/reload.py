@@ -3,38 +3,59 @@
 What lives here: the steps of one reload, and what ends it early. What must not: processes themselves (keeper.py, members.py).
 
 Nothing changes for the running gateway until every new process is warm. From then on a slot moves like one whose shard was
-killed, except that the old shard has put its rows in order before: it is one path, which is walked all the time.
+killed, except that the old shard has put its rows in order before: it is one path, which is walked all the time. The first
+slot that moves is the trial: where no new process can serve it, all goes back to the old configuration.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .deed import Deed
 from .members import Member
 from .states import Event, State
 
 if TYPE_CHECKING:
-    from .keeper import Keeper, Slot
+    from .keeper import Keeper
 
 log = logging.getLogger("longwire.keeper")
+
+READY_S = 45.0
+"""For the configuration to be read and all new processes to be warm. Whoever asked waits for a minute."""
+YIELD_S = 5.0
+"""For a shard to put its rows in order: milliseconds. One that takes longer is killed, which costs nobody anything either."""
+MAX_TRIALS = 3
+"""New processes that may die over the first slot. A stream that kills who takes it over may do so twice."""
 
 
 class Reload:
     """One attempt. ``reply`` is called once, with the problem or an empty string."""
 
-    def __init__(self, keeper: Keeper, reply: Callable[[str], None]) -> None:
+    def __init__(self, keeper: Keeper, reply: Callable[[str], object]) -> None:
         self.keeper = keeper
         self.reader: Member | None = None
+        self.generation = keeper.generation + 1
         self._reply = reply
         self._new: list[Member] = []
-        self._to_move: deque[Slot] = deque()
-        self._old_deed = keeper.deed
-        self._old_orders = keeper.orders
+        self._old_deed, self._old_orders = keeper.deed, keeper.orders
+        self._deed, self._orders = keeper.deed, keeper.orders
+        self._ready_by = time.monotonic() + READY_S
+        self._yielding: Member | None = None
+        self._yield_by = 0.0
         self._is_moving = False
+        self._has_moved = False
+        self._deaths = 0
+        self._problem = "the new processes ended before they served; the log says more"
+
+    def __repr__(self) -> str:
+        return f"<Reload to generation {self.generation}{', moving' if self._is_moving else ''}>"
+
+    # Until all are warm.
 
     def begin(self) -> None:
         """Have the configuration read, by a process that may fail over it."""
@@ -43,86 +64,135 @@ class Reload:
             self.fail("no process could be started to read the configuration")
 
     def take(self, message: dict[str, Any], fds: list[int]) -> None:
-        """The reader has read it: start as many processes as there are slots, with the new settings."""
+        """The reader has read it: start as many processes as there are slots, with the new settings. Descriptors that are
+        used are taken out of ``fds``."""
         keeper = self.keeper
-        if problem := str(message.get("problem", "")):
-            for fd in fds:
-                os.close(fd)
-            self.fail(problem)
-            return
-        self.reader = None
-        settings, matrix = fds[0], fds[1] if len(fds) > 1 else keeper.deed.matrix
-        deed = keeper.deed._replace(settings=settings, matrix=matrix)
-        deed.let_inherit()
-        generation = keeper.generation
-        keeper.deed, keeper.generation = deed, generation + 1
-        started = [keeper.start("shard") for _ in keeper.slots]
-        keeper.deed, keeper.generation = self._old_deed, generation
+        match message:
+            case {
+                "problem": "",
+                "drain_s": int() | float() as drain_s,
+                "hang_kill_s": int() | float() as hang_kill_s,
+            } if fds:
+                self.reader = None
+                self._orders = replace(keeper.orders, drain_s=float(drain_s), hang_kill_s=float(hang_kill_s))
+                settings, matrix = fds[0], fds[1] if len(fds) > 1 else keeper.deed.matrix
+                del fds[:2]
+                self._deed = keeper.deed._replace(settings=settings, matrix=matrix)
+                self._deed.let_inherit()
+            case {"problem": str(problem)} if problem:
+                self.fail(problem)
+                return
+            case _:
+                self.fail("what has read the configuration does not fit to this keeper: restart the gateway")
+                return
+        started = [keeper.start("shard", self._deed, self.generation) for _ in keeper.slots]
         self._new = [member for member in started if member is not None]
-        self._deed, self._times = deed, (float(message["drain_s"]), float(message["hang_kill_s"]))
-        if len(self._new) < len(keeper.slots):
+        if len(self._new) < len(started):
             self.fail("not all of the new processes could be started")
 
     def warmed(self) -> None:
-        """Once all new processes are warm, there is no way back: the slots move."""
-        if self._is_moving or any(member.state is not State.WARM for member in self._new):
+        """Once all new processes are warm the slots move."""
+        if self._is_moving or not self._new or any(member.state is not State.WARM for member in self._new):
             return
-        from dataclasses import replace
-
         keeper = self.keeper
         self._is_moving = True
-        drain_s, hang_kill_s = self._times
-        keeper.deed, keeper.generation = self._deed, keeper.generation + 1
-        keeper.orders = replace(keeper.orders, drain_s=drain_s, hang_kill_s=hang_kill_s)
-        for member in keeper.members.values():
-            if member.kind == "shard" and member.slot is None and member.generation != keeper.generation:
-                member.kill()  # the old spare
-        self._to_move.extend(keeper.slots)
-        self._move_next()
+        keeper.deed, keeper.orders, keeper.generation = self._deed, self._orders, self.generation
+        self._dismiss_idle()
+        self.served()
+        keeper.filling.fill()  # where a shard has died just now, a new one follows it
 
-    def moved(self, slot: Slot) -> None:
-        """A slot is served, perhaps by a new process."""
-        if self._is_moving and slot.member is not None and slot.member.generation == self.keeper.generation:
-            self._move_next()
+    # While they move.
 
-    def died(self, member: Member) -> None:
+    def served(self) -> None:
+        """A slot is served. When all are, the next one moves that an old process serves; when there is none, it is done."""
+        keeper = self.keeper
+        if not self._is_moving or not keeper.slots.all_serve:
+            return
+        members = [slot.member for slot in keeper.slots if slot.member is not None]
+        self._has_moved = any(member.generation == self.generation for member in members)
+        old = next((member for member in members if member.generation != self.generation), None)
+        if old is None:
+            self._finish()
+            return
+        self._yielding, self._yield_by = old, time.monotonic() + YIELD_S
+        old.happens(Event.REPLACED)
+        if not old.tell({"do": "yield"}):
+            old.kill()
+
+    def died(self, member: Member, before: State) -> None:
         """A shard has ended. Before the move that of a new one ends the reload; after it, whoever is next takes its place."""
-        if not self._is_moving and member in self._new:
+        if member.generation != self.generation or member.is_unwanted:
+            return
+        if not self._is_moving:
             self.fail("a new process ended before it was ready; its log says why")
+        elif before is State.ADOPTING and not self._has_moved:
+            self._deaths += 1
+            if self._deaths >= MAX_TRIALS:
+                self._go_back()
 
     def hear_failure(self, member: Member, why: str) -> None:
         """A new process says why it cannot serve."""
-        if not self._is_moving and member in self._new:
+        if member.generation != self.generation:
+            return
+        self._problem = why
+        if not self._is_moving:
             self.fail(why)
+
+    def look(self, now: float) -> None:
+        """Nothing may take for ever."""
+        if not self._is_moving and now > self._ready_by:
+            self.fail("the new processes were not ready in time")
+        elif self._yielding is not None and self._yielding.state is State.YIELDING and now > self._yield_by:
+            self._yielding.kill()
+
+    # The end of it.
 
     def fail(self, problem: str) -> None:
         """All stays as it was."""
-        if self.keeper.reload is not self:
-            return
-        self.keeper.reload = None
-        for member in self._new:
-            member.kill()
         if self.reader is not None:
-            self.reader.kill()
-        log.error("reload_failed", extra={"fields": {"problem": problem}})
-        self._reply(problem)
+            self.reader.dismiss()
+        for member in self._new:
+            member.dismiss()
+        self._end(problem, self._deed)
 
-    def _move_next(self) -> None:
+    def give_up(self, problem: str) -> None:
+        """Something more important came. What has moved stays so, and what is on its way goes on."""
+        if self._is_moving:
+            self._end(problem, self._old_deed)
+        else:
+            self.fail(problem)
+
+    def _go_back(self) -> None:
+        """The old configuration is in force again, for new processes too: those that served under it and are gone."""
         keeper = self.keeper
-        while self._to_move:
-            member = self._to_move.popleft().member
-            if member is not None and member.generation != keeper.generation and member.state is State.SERVING:
-                member.happens(Event.REPLACED)
-                member.tell({"do": "yield"})
-                return
-        self._finish()
+        keeper.deed, keeper.orders, keeper.generation = self._old_deed, self._old_orders, self.generation + 1
+        keeper.pace.forgive("shard")
+        self._dismiss_idle()
+        self._end(self._problem, self._deed)
 
     def _finish(self) -> None:
         keeper = self.keeper
-        keeper.reload = None
         log.info("reloaded", extra={"fields": {"generation": keeper.generation}})
-        self._reply("")
+        self._end("", self._old_deed)
         for member in keeper.members.values():
             if member.kind == "admin":
-                member.tell({"do": "stop"})  # the next one is of the new configuration
-        keeper.fill_slots()
+                member.retire()  # the next one is of the new configuration
+        keeper.succeed()
+
+    def _dismiss_idle(self) -> None:
+        """End whoever waits for a slot and is of another generation than the keeper's."""
+        for member in self.keeper.members.values():
+            if member.kind == "shard" and member.slot is None and member.generation != self.keeper.generation:
+                member.dismiss()
+
+    def _end(self, problem: str, unused: Deed) -> None:
+        """Close what only ``unused`` has, and answer."""
+        keeper = self.keeper
+        if keeper.reload is not self:
+            return
+        keeper.reload = None
+        for fd in {unused.settings, unused.matrix} - {keeper.deed.settings, keeper.deed.matrix}:
+            os.close(fd)
+        if problem:
+            log.error("reload_failed", extra={"fields": {"problem": problem}})
+        self._reply(problem)

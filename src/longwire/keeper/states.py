@@ -41,14 +41,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.WARM, Event.CHOSEN): State.ADOPTING,
     (State.ADOPTING, Event.ADOPTED): State.SERVING,
     (State.SERVING, Event.REPLACED): State.YIELDING,
-    (State.STARTING, Event.DRAINED): State.DRAINING,
-    (State.WARM, Event.DRAINED): State.DRAINING,
     (State.ADOPTING, Event.DRAINED): State.DRAINING,
     (State.SERVING, Event.DRAINED): State.DRAINING,
-    (State.YIELDING, Event.DRAINED): State.DRAINING,
     **{(state, Event.DIED): State.GONE for state in State},
 }
-"""A pair that is missing came too late, and changes nothing."""
+"""A pair that is missing came too late, and changes nothing. One that is told to drain while it leaves everything to a
+successor does the latter: the successor drains."""
 
 SHOWN: dict[State, str] = {
     State.STARTING: "starting",

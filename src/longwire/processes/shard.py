@@ -32,6 +32,7 @@ from ..observe.streamlog import configure_logging
 from ..operation import write_counts
 from ..server.passing import Neighbours
 from ..streams.counters import counters_work
+from ..streams.shared import LayoutMismatch
 from ..words import faultpoint
 from ..words.errors import SettingsError
 from .estate import Estate
@@ -57,7 +58,8 @@ class Shard:
         self.guarded = Guarded("lw-guardian")
         self.adopts = counters_work()
         self._stopping: asyncio.Event | None = None
-        self._drains = False
+        self._drain_s: float | None = 0.0
+        """How long streams may take to finish, once it is to end; None: as long as the settings say."""
 
     def __repr__(self) -> str:
         return f"<Shard, incarnation {self.incarnation}>"
@@ -131,7 +133,7 @@ class Shard:
             scheme = "https" if self.settings.tls_cert_file else "http"
             house.greet_soon(f"{scheme}://{shown(public)}")
         await self._stopping.wait()
-        await house.close(None if self._drains else 0.0)
+        await house.close(self._drain_s)
         neighbours.close()
         write_counts(house.gauges(), self.estate.counts, slot)
         with suppress(OSError):
@@ -163,8 +165,8 @@ class Shard:
                 self._outlive_keeper(house)
             case ({"do": "yield"}, _):
                 self._yield_to_successor(house)
-            case ({"do": "drain"}, _):
-                self._drains = True
+            case ({"do": "drain", **more}, _):
+                self._drain_s = more.get("drain_s")
                 self._stop()
             case ({"do": "stop"}, _):
                 self._stop()
@@ -179,7 +181,7 @@ class Shard:
         """The keeper is gone: what runs goes on to its end, and nothing new begins."""
         log.error("keeper_lost", extra={"fields": {"streams": house.registry.live_count}})
         asyncio.get_running_loop().remove_reader(self.channel.fileno())
-        self._drains = True
+        self._drain_s = None
         self._stop()
 
     def _yield_to_successor(self, house: House) -> None:
@@ -232,7 +234,7 @@ def main(arguments: Sequence[str]) -> int:
         shard.warm_up()
         received = shard.wait_orders()
         return uvloop.run(shard.serve(*received)) if received is not None else 0
-    except (SettingsError, OSError) as exc:
+    except (SettingsError, LayoutMismatch, OSError) as exc:
         code = 2 if isinstance(exc, SettingsError) else 1
         with suppress(OSError):
             channel.send({"am": "failed", "why": str(exc), "code": code})

@@ -11,8 +11,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..admission.keysfile import KeysFile
+from ..admission.tenants import Tenants
 from ..groundwork import CannotListen, bind, load_secret, make_secret, make_tls, raise_descriptor_limit, shown
-from ..keeper.keeper import Keeper, Orders
+from ..keeper.keeper import Keeper
+from ..keeper.members import Orders
 from ..observe.streamlog import configure_logging
 from ..streams.counters import counters_work
 from ..words.errors import SettingsError
@@ -32,6 +35,7 @@ def run(settings: Settings, reader: Sequence[str] = ()) -> int:
     raise_descriptor_limit()
     try:
         make_tls(settings)  # before anything that would have to be taken down again
+        check_keys(settings)
         public = bind(settings.host, settings.port)
         admin = bind(settings.admin_host, settings.admin_port, "admin_port")
         public.listen(BACKLOG)
@@ -72,9 +76,24 @@ def orders_for(settings: Settings, has_ours: bool, reader: Sequence[str]) -> Ord
         admin=module("admin"),
         engines=module("engines") if has_ours else (),
         reader=tuple(reader),
+        keeper=(sys.executable, "-P", "-m", "longwire.keeper", settings.log_level),
         drain_s=settings.drain_s,
         hang_kill_s=settings.hang_kill_s,
     )
+
+
+def check_keys(settings: Settings) -> None:
+    """Read the keys file, if there is one, as each shard will.
+
+    Raises:
+        SettingsError: it is bad. A shard that found that out would only die of it, one after the other.
+    """
+    if settings.keys_file:
+        KeysFile(settings.keys_file, Tenants(settings.tenants), _tell_nobody).load()
+
+
+def _tell_nobody(problem: SettingsError) -> None:
+    """Of later changes: nobody looks at these here."""
 
 
 def place_engines(settings: Settings, ports: dict[str, int] | None = None) -> tuple[Settings, dict[str, int]]:
