@@ -13,9 +13,11 @@ from ..streams.stream import Stream
 from ..streams.subscriber import Subscriber
 from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
 from ..wire.http1 import Http1Error, RequestHead
-from ..words.errors import LongwireError
+from ..words.errors import LongwireError, RefusedError
 from .connection import LINGER_S, ClientConnection
+from .handlers import Pending
 from .record import Answered, Phase
+from .routes import find_route
 from .writer import Writer
 
 
@@ -67,7 +69,11 @@ class AdoptedConnection(ClientConnection):
         head = self._reader.next_event()
         assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
         self.head, self.speaks_1_1 = head, head.minor == 1
-        self.pending = self.handlers.prepare(head, self)
+        try:
+            self.pending = self.handlers.prepare(head, self)
+        except RefusedError:
+            # Its tenant or key is gone since, by a reload. What was admitted is answered to its end, and nothing more.
+            self.pending, self.keep_alive = Pending(find_route(head.method, head.target), head), False
         self._reader.next_event()
         self.phase = Phase.ANSWERING
 
