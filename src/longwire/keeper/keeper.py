@@ -4,6 +4,7 @@ What lives here: one loop over signals, deaths and messages, and what follows fr
 What must not: a byte from outside (clients, engines, configuration: others read those), asyncio, anything that can wait.
 
 Whatever may fail fails in a child. What the keeper has is numbers: descriptors that it never looks into, and process ids.
+Over 400 lines: whoever wants to know what happens when a process dies reads one file.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .deed import Deed
+from .deed import Deed, shut_port
 from .members import Member, start_member
 from .reload import Reload
+from .roll import Roll
 from .shards import ShardFacts, ShardsTable
 from .states import SHOWN, Event, State
 
@@ -50,6 +52,7 @@ class Orders:
     reader: tuple[str, ...]
     drain_s: float
     hang_kill_s: float
+    state_dir: str = ""
 
 
 @dataclass(slots=True)
@@ -78,7 +81,9 @@ class Keeper:
         self._failures = 0
         self._start_again_at: dict[str, float] = {}
         self._stop_by = 0.0
+        self._is_over = False
         self._exit_code = 0
+        self.roll = Roll(orders.state_dir)
         self._shards = ShardsTable.attach(os.dup(deed.shards))
         self._selector = selectors.DefaultSelector()
         self._signals: deque[int] = deque()
@@ -103,6 +108,7 @@ class Keeper:
             while self._signals:
                 self._take_signal(self._signals.popleft())
             self._look_at_the_clock()
+        self.roll.remove()
         return self._exit_code
 
     def _be_told_of_signals(self) -> None:
@@ -141,6 +147,7 @@ class Keeper:
             return None
         self.members[member.pid] = member
         self._selector.register(member.channel, selectors.EVENT_READ, partial(self._hear, member))
+        self.roll.write((member.kind, member.pid) for member in self.members.values())
         return member
 
     def _start_later(self, kind: str) -> None:
@@ -161,6 +168,7 @@ class Keeper:
             if member is not None:
                 self._hear_all(member)
                 self._bury(member, status)
+                self.roll.write((member.kind, member.pid) for member in self.members.values())
 
     def _hear_all(self, member: Member) -> None:
         """What it said before it died: a guardian's end may be among it."""
@@ -176,27 +184,28 @@ class Keeper:
             self._bury_shard(member, before, status)
         elif self.reload is not None and self.reload.reader is member:
             self.reload.fail("the process that read the configuration has ended")
+        elif member.kind == "admin" and member.generation != self.generation:
+            pass  # the reload has started its successor, or will
         elif not self.is_stopping and member.kind != "reader":
             self._start_later(member.kind)
 
     def _bury_shard(self, member: Member, before: State, status: int) -> None:
         slot = self.slots[member.slot] if member.slot is not None else None
-        is_expected = before in (State.YIELDING, State.DRAINING) or self.is_stopping
-        if not is_expected:
+        is_done = before is State.DRAINING and status == 0
+        is_asked = is_done or before is State.YIELDING or before is State.GONE or self._is_over
+        if not is_asked:
             fields = {"slot": member.slot, "pid": member.pid, "state": before.name.lower(), "status": _shown(status)}
             log.warning("shard_died", extra={"fields": fields})
         if slot is not None and slot.member is member:
             slot.member = None
-            slot.orphans.append(member)
             self._tell_of(slot)
-        else:
+        if slot is None or is_done or self._is_over or not member.guardians:
             member.close_guardians()
+        else:
+            slot.orphans.append(member)
         if self.reload is not None:
             self.reload.died(member)
-        if self.is_stopping:
-            self._release_all()
-            return
-        if before is State.STARTING:
+        if before is State.STARTING and member.generation == self.generation:
             self._failures += 1
             if self._announce is not None and self._failures >= MAX_FIRST_FAILURES:
                 self._exit_code = self._exit_code or 1
@@ -205,12 +214,18 @@ class Keeper:
         self.fill_slots()
 
     def fill_slots(self) -> None:
-        """Give every empty slot to a warm process, and see to it that there are enough of those."""
-        for slot in self.slots:
-            if slot.member is None and (member := self._find_warm()) is not None:
-                self._give(slot, member)
-        waiting = sum(m.kind == "shard" and m.slot is None for m in self.members.values())
-        empty = sum(slot.member is None for slot in self.slots)
+        """Give every empty slot to a warm process, and see to it that there are enough of those.
+
+        While the gateway stops, only to slots whose shard has left streams behind: they still have time to finish.
+        """
+        wanting = [slot for slot in self.slots if slot.member is None and (slot.orphans or not self.is_stopping)]
+        while wanting and (member := self._find_warm()) is not None:
+            self._give(wanting.pop(0), member)
+        if self.is_stopping and not wanting:
+            self._release_all()
+            return
+        waiting = sum(m.is_spare and m.generation == self.generation for m in self.members.values())
+        empty = len(wanting)
         is_adopting = any(slot.member is not None and slot.member.state is State.ADOPTING for slot in self.slots)
         # The spare starts when nothing is being adopted: its imports would take a core from what people wait for.
         wanted = empty or (0 if is_adopting or self._announce is not None else 1)
@@ -234,7 +249,14 @@ class Keeper:
         owners = [owner for owner, _ in ends]
         message = {"do": "serve", "slot": slot.index, "restarts": slot.restarts, "owners": owners}
         member.tell(message, [fd for _, fd in ends])
+        if self.is_stopping:
+            self._drain(member)
         self._tell_of(slot)
+
+    def _drain(self, member: Member) -> None:
+        """Have it let its streams finish in the time that is left."""
+        member.happens(Event.DRAINED)
+        member.tell({"do": "drain", "drain_s": max(0.0, self._stop_by - PATIENCE_S - time.monotonic())})
 
     def _tell_of(self, slot: Slot) -> None:
         """Write the slot's row of the shards table."""
@@ -273,6 +295,8 @@ class Keeper:
                     self.fill_slots()
             case {"am": "serving"}:
                 self._serves(member)
+            case {"am": "drained"}:
+                pass  # its end follows
             case {"am": "failed", "why": str(why), "code": int(code)}:
                 log.error("shard_failed", extra={"fields": {"pid": member.pid, "problem": why}})
                 self._exit_code = code if self._announce is not None else self._exit_code
@@ -322,6 +346,8 @@ class Keeper:
         for kind, at in list(self._start_again_at.items()):
             if now >= at:
                 self.start(kind)
+        if self.reload is not None:
+            self.reload.look(now)
         if self.is_stopping and now > self._stop_by:
             self._kill_all()
         if self.orders.hang_kill_s:
@@ -338,31 +364,37 @@ class Keeper:
                 member.kill()
 
     def stop(self) -> None:
-        """Let streams finish, tell the rest, and end."""
+        """Let streams finish, tell the rest, and end. A shard that is killed meanwhile still has a successor, the spare."""
         self.is_stopping = True
         self._stop_by = time.monotonic() + self.orders.drain_s + PATIENCE_S
         self._start_again_at.clear()
-        for member in list(self.members.values()):
-            if member.kind == "shard" and member.state in (State.ADOPTING, State.SERVING):
-                member.happens(Event.DRAINED)
-                member.tell({"do": "drain"})
-            elif member.kind == "shard":
-                member.kill()
+        shut_port(
+            self.deed.public
+        )  # for all shards at once: a connection that nobody accepts would only wait for its end
+        if self.reload is not None:
+            self.reload.fail("the gateway was told to stop")
         for slot in self.slots:
+            if slot.member is not None and slot.member.state in (State.ADOPTING, State.SERVING):
+                self._drain(slot.member)
             self._tell_of(slot)
-        self._release_all()
+        self.fill_slots()
 
     def _release_all(self) -> None:
-        """Once no shard is left, nobody needs the others."""
+        """Once every slot is done, nobody needs the others."""
+        if any(slot.member is not None or slot.orphans for slot in self.slots):
+            return
+        for member in self.members.values():
+            if member.kind == "shard":
+                member.dismiss()
+            else:
+                member.tell({"do": "stop"})
+
+    def _kill_all(self) -> None:
+        self._is_over = True
         for slot in self.slots:
             for orphan in slot.orphans:
                 orphan.close_guardians()
             slot.orphans.clear()
-        if not any(member.kind == "shard" for member in self.members.values()):
-            for member in self.members.values():
-                member.tell({"do": "stop"})
-
-    def _kill_all(self) -> None:
         for member in self.members.values():
             member.kill()
 

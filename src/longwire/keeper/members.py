@@ -33,6 +33,11 @@ class Member:
     """Ends at which its guardian will answer once it is dead; one that was cloned anew has another."""
     started: float = field(default_factory=time.time)
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether it waits to be told what to serve, or soon will."""
+        return self.kind == "shard" and self.slot is None and self.state in (State.STARTING, State.WARM)
+
     def happens(self, event: Event) -> None:
         self.state = next_state(self.state, event)
 
@@ -47,6 +52,11 @@ class Member:
         """End it now. It is ours and not reaped yet, so the number is its own."""
         if self.state is not State.GONE:
             os.kill(self.pid, signal.SIGKILL)
+
+    def dismiss(self) -> None:
+        """End one that has never served: nothing is lost by it, and it is chosen no more."""
+        self.kill()
+        self.happens(Event.DISMISSED)
 
     def close_guardians(self) -> None:
         """Nobody needs its sockets any more: its guardian may go."""

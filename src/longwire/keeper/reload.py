@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("longwire.keeper")
 
+READY_S = 50.0
+"""For the configuration to be read and all new processes to be warm. It takes a second or two; whoever asked waits a minute."""
+YIELD_S = 5.0
+"""For one shard to put its rows in order: milliseconds. One that needs longer hangs, and is killed."""
+
 
 class Reload:
     """One attempt. ``reply`` is called once, with the problem or an empty string."""
@@ -31,8 +36,8 @@ class Reload:
         self.reader: Member | None = None
         self._reply = reply
         self._new: list[Member] = []
-        self._to_move: deque[Slot] = deque()
-        self._old_deed = keeper.deed
+        self._old_deed = self._deed = keeper.deed
+        self._give_up_at = time.monotonic() + READY_S
         self._old_orders = keeper.orders
         self._is_moving = False
 
@@ -75,14 +80,15 @@ class Reload:
         keeper.deed, keeper.generation = self._deed, keeper.generation + 1
         keeper.orders = replace(keeper.orders, drain_s=drain_s, hang_kill_s=hang_kill_s)
         for member in keeper.members.values():
-            if member.kind == "shard" and member.slot is None and member.generation != keeper.generation:
-                member.kill()  # the old spare
-        self._to_move.extend(keeper.slots)
+            if member.is_spare and member.generation != keeper.generation:
+                member.dismiss()
+        for fd in {self._old_deed.settings, self._old_deed.matrix} - {self._deed.settings, self._deed.matrix}:
+            os.close(fd)  # whoever still needs it has its own
         self._move_next()
 
     def moved(self, slot: Slot) -> None:
-        """A slot is served, perhaps by a new process."""
-        if self._is_moving and slot.member is not None and slot.member.generation == self.keeper.generation:
+        """A slot is served, perhaps by a new process, perhaps once more by an old one."""
+        if self._is_moving:
             self._move_next()
 
     def died(self, member: Member) -> None:
@@ -96,26 +102,45 @@ class Reload:
             self.fail(why)
 
     def fail(self, problem: str) -> None:
-        """All stays as it was."""
+        """All stays as it was; or, where the slots move already and the gateway is stopping, as it is."""
         if self.keeper.reload is not self:
             return
         self.keeper.reload = None
-        for member in self._new:
-            member.kill()
+        if not self._is_moving:
+            for member in self._new:
+                member.dismiss()
+            for fd in {self._deed.settings, self._deed.matrix} - {self._old_deed.settings, self._old_deed.matrix}:
+                os.close(fd)
         if self.reader is not None:
             self.reader.kill()
         log.error("reload_failed", extra={"fields": {"problem": problem}})
         self._reply(problem)
 
     def _move_next(self) -> None:
+        """One slot at a time. One whose shard was killed meanwhile is waited for, and so is an old spare that adopts just now:
+        it is moved when it serves."""
         keeper = self.keeper
-        while self._to_move:
-            member = self._to_move.popleft().member
-            if member is not None and member.generation != keeper.generation and member.state is State.SERVING:
+        for slot in keeper.slots:
+            member = slot.member
+            if member is None or member.state is not State.SERVING:
+                return
+            if member.generation != keeper.generation:
                 member.happens(Event.REPLACED)
                 member.tell({"do": "yield"})
+                self._give_up_at = time.monotonic() + YIELD_S
                 return
         self._finish()
+
+    def look(self, now: float) -> None:
+        """By the clock: nothing may be waited for without an end."""
+        if now < self._give_up_at:
+            return
+        if not self._is_moving:
+            self.fail(f"the new processes were not ready within {READY_S:.0f} s")
+            return
+        for slot in self.keeper.slots:
+            if slot.member is not None and slot.member.state is State.YIELDING:
+                slot.member.kill()  # it hangs: it is taken over like any that is killed
 
     def _finish(self) -> None:
         keeper = self.keeper
@@ -124,5 +149,6 @@ class Reload:
         self._reply("")
         for member in keeper.members.values():
             if member.kind == "admin":
-                member.tell({"do": "stop"})  # the next one is of the new configuration
+                member.tell({"do": "stop"})
+        keeper.start("admin")  # of the new configuration
         keeper.fill_slots()

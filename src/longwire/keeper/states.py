@@ -33,6 +33,7 @@ class Event(Enum):
     ADOPTED = auto()
     REPLACED = auto()
     DRAINED = auto()
+    DISMISSED = auto()
     DIED = auto()
 
 
@@ -41,6 +42,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.WARM, Event.CHOSEN): State.ADOPTING,
     (State.ADOPTING, Event.ADOPTED): State.SERVING,
     (State.SERVING, Event.REPLACED): State.YIELDING,
+    (State.STARTING, Event.DISMISSED): State.GONE,
+    (State.WARM, Event.DISMISSED): State.GONE,
     (State.STARTING, Event.DRAINED): State.DRAINING,
     (State.WARM, Event.DRAINED): State.DRAINING,
     (State.ADOPTING, Event.DRAINED): State.DRAINING,
