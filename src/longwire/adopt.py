@@ -15,7 +15,7 @@ import socket
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .dialects.base import RelayWords
@@ -24,6 +24,7 @@ from .engines.base import Answer, Failure
 from .engines.call import Call, CallShell, Order
 from .engines.directory import Directory
 from .engines.exchange import Exchange
+from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
 from .server.listener import Listener
@@ -49,6 +50,7 @@ from .streams.terms import Slot
 from .wire.framer import one_frame, plain_run
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
+from .words.settings import EngineSettings
 
 log = logging.getLogger("longwire.adopt")
 
@@ -240,13 +242,7 @@ class Adopter:
         """Go on with the engine: read what lies in the arena, then what comes over the same socket."""
         key = (row.owner, row.fd)
         sock, reading = self._sockets.pop(key, None), self._readings.get(key)
-        call = self._make_call(stream)
-        if call is None:
-            if sock is not None:
-                sock.close()
-            stream.end(CloseReason.UPSTREAM_UNREACHABLE, "The engine of this stream is not configured any more.")
-            return
-        stream.producer = call
+        stream.producer = call = self._make_call(stream)
         if sock is None or reading is None:
             self._go_on_without_socket(stream, call)
             return
@@ -283,14 +279,20 @@ class Adopter:
         exchange.switch_sink(stream)
         stream.log.publish()
 
-    def _make_call(self, stream: Stream) -> Call | None:
+    def _make_call(self, stream: Stream) -> Call:
         facts = stream.facts
         upstream = next((each for each in self.directory.upstreams if each.name == facts.engine), None)
         if upstream is None:
-            return None
+            upstream = self._retired(facts.engine)
         expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
         order = Order(b"", [], b"", expect, make_watch)
         return Call(upstream, order, stream, Generation(stream, self.registry), self.calls)
+
+    def _retired(self, name: str) -> Upstream:
+        """An engine that a reload has taken out of the configuration: what it answers already is read to its end. Its
+        connection is not kept after that, and no new one can be made."""
+        settings = replace(self.listener.settings, upstream_keep_alive_s=0.0)
+        return Upstream(EngineSettings(name=name, url=RETIRED_URL), settings, self.listener.clock)
 
     @staticmethod
     def _go_on_without_socket(stream: Stream, call: Call) -> None:
@@ -302,6 +304,8 @@ class Adopter:
 
 
 NOT_CONNECTED = -1
+RETIRED_URL = "http://retired.invalid"
+"""A name that never resolves (RFC 6761)."""
 
 
 def _same(connection: AdoptedConnection) -> AdoptedConnection:

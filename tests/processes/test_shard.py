@@ -47,7 +47,7 @@ class PaperGuarded:
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Channel:
     monkeypatch.setattr(module, "Guarded", PaperGuarded)
-    monkeypatch.setattr(module, "Estate", lambda _: SimpleNamespace(settings=None))
+    monkeypatch.setattr(module, "Estate", lambda _: SimpleNamespace(settings=SimpleNamespace(drain_s=7.0), check_layouts=list, stop_listening=list))
     ours, _its = Channel.pair()
     its.append(_its)
     return ours
@@ -113,10 +113,10 @@ def test_orders_come_with_the_ends_of_guardians(keeper: Channel) -> None:
 
 @pytest.mark.parametrize(
     ("message", "drain_s"),
-    [({"do": "stop"}, 0.0), ({"do": "drain"}, None), ({"do": "drain", "drain_s": 2.5}, 2.5), (None, None)],
+    [({"do": "stop"}, 0.0), ({"do": "drain", "drain_s": 2.5}, 2.5), (None, module.ORPHANED_S)],
 )
 async def test_how_long_streams_may_take_when_it_is_to_end(
-    keeper: Channel, message: dict[str, object] | None, drain_s: float | None
+    keeper: Channel, message: dict[str, object] | None, drain_s: float
 ) -> None:
     shard = make_shard()
     shard._stopping = asyncio.Event()

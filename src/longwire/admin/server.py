@@ -61,14 +61,19 @@ class AdminServer:
         await self._server.startup(sockets=[self._sock])
         self._running = True
 
-    async def close(self) -> None:
-        """Stop listening, let answers finish for CLOSE_S, cut what remains. Idempotent."""
+    async def close(self, linger_s: float = 0.0) -> None:
+        """Stop listening, let answers finish for CLOSE_S, cut what remains. Idempotent.
+
+        ``linger_s``: another process listens on, so nobody should notice: who has connected just now may still ask.
+        """
         if not self._running:
             self._sock.close()
             return
         self._running = False
         for server in self._server.servers:
             server.close()
+        if linger_s:
+            await asyncio.sleep(linger_s)
         for connection in list(self._server.server_state.connections):
             connection.shutdown()
         if not await self._wait_answers():

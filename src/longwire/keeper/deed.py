@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 
@@ -53,6 +55,12 @@ class Deed(NamedTuple):
         """Let every process that is started from now on have all of it."""
         for fd in self._descriptors():
             os.set_inheritable(fd, True)
+
+
+def shut_port(fd: int) -> None:
+    """Stop listening, for whoever else holds this descriptor, too: who connects is refused. The descriptor stays."""
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def store_text(name: str, text: bytes) -> int:

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .deed import shut_port
 from .members import Member
 from .states import Event, State
 
@@ -35,6 +36,7 @@ class Ending:
         keeper = self._keeper
         with suppress(OSError):  # whoever read it may be gone, which is no reason not to drain
             print(f"longwire: {farewell(keeper.slots.live_streams, keeper.orders.drain_s)}", flush=True)
+        shut_port(keeper.deed.public)  # whoever comes now must not wait for somebody to accept
         keeper.pace.again.clear()
         keeper.pace.forgive("shard")
         if keeper.reload is not None:

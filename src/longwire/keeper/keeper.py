@@ -29,6 +29,7 @@ from .members import SIGNALS, Member, Orders, start_member
 from .pace import Pace
 from .reexec import Succession
 from .reload import Reload
+from .roll import Roll
 from .slots import Slots
 from .states import Event, State
 
@@ -58,6 +59,7 @@ class Keeper:
         self.members: dict[int, Member] = {}
         self.slots = Slots(len(deed.slots), deed.shards)
         self.pace = Pace()
+        self.roll = Roll(orders.state_dir)
         self.filling = Filling(self)
         self.reload: Reload | None = None
         self.succession: Succession | None = None
@@ -102,6 +104,7 @@ class Keeper:
             while self.signals:
                 self._take_signal(self.signals.popleft())
             self._look_at_the_clock(time.monotonic())
+        self.roll.remove()
         return self._exit_code
 
     def listen(self) -> None:
@@ -156,7 +159,11 @@ class Keeper:
             return None
         self.members[member.pid] = member
         self.hearing.begin(member)
+        self._call_the_roll()
         return member
+
+    def _call_the_roll(self) -> None:
+        self.roll.write((member.kind, member.pid) for member in self.members.values())
 
     def _failed(self, kind: str, why: str) -> None:
         """One of a kind that must be there could not be had, or ended before it served: the next one comes after a pause."""
@@ -189,6 +196,7 @@ class Keeper:
                 member.is_reaped = True
                 self.hearing.end(member)
                 self._bury(member, status)
+                self._call_the_roll()
 
     def _bury(self, member: Member, status: int) -> None:
         before = member.state

@@ -33,6 +33,7 @@ class Orders:
     drain_s: float
     hang_kill_s: float
     keeper: tuple[str, ...] = ()
+    state_dir: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +55,11 @@ class Member:
     """It was told to end: that it does is no failure."""
     is_reaped: bool = False
     """Its number may be anybody's by now."""
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether it waits to be told what to serve, or soon will."""
+        return self.kind == "shard" and self.slot is None and self.state in (State.STARTING, State.WARM)
 
     def happens(self, event: Event) -> None:
         self.state = next_state(self.state, event)

@@ -27,6 +27,10 @@ RELOAD_S = 60.0
 """For the configuration to be read and all slots to move: a few seconds. Whoever asked hears no more of it after that."""
 
 
+LINGER_S = 0.2
+"""From a connection to its request. It matters after a reload, whose new admin process takes all who come from then on."""
+
+
 class Asks:
     """What may be asked of the keeper over the channel."""
 
@@ -34,12 +38,17 @@ class Asks:
         self._channel = channel
         self._on_over = on_over
         self._reloads: list[asyncio.Future[str]] = []
+        self._is_over = False
+        self.is_alone = False
+        """The keeper is gone."""
 
     def __repr__(self) -> str:
         return f"<Asks, {len(self._reloads)} reloads awaited>"
 
     async def reload(self) -> str:
         """Have it reload; the problem, or an empty string."""
+        if self._is_over:
+            return "it has been reloaded or stopped just now; try again"
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reloads.append(done)
         self._channel.send({"ask": "reload"})
@@ -59,13 +68,22 @@ class Asks:
             received = self._channel.receive()
         except BlockingIOError:
             return
+        if received is None:
+            self.is_alone = True
         if received is None or received[0].get("do") == "stop":
-            self._on_over()
+            self._be_over()
             return
         if received[0].get("told") == "reload" and self._reloads:
+            problem = str(received[0].get("problem", ""))
+            if not problem:
+                self._be_over()  # first: whoever hears of it and comes again is to find our successor
             done = self._reloads.pop(0)
             if not done.done():
-                done.set_result(str(received[0].get("problem", "")))
+                done.set_result(problem)
+
+    def _be_over(self) -> None:
+        self._is_over = True
+        self._on_over()
 
 
 def with_tenants(snapshot: Snapshot, matrix: Matrix, tenants: Tenants) -> Snapshot:
@@ -90,8 +108,10 @@ async def serve(estate: Estate, channel: Channel, sock: socket.socket) -> None:
     loop.add_reader(channel.fileno(), asks.hear)
     await over.wait()
     loop.remove_reader(channel.fileno())
+    if asks.is_alone:
+        estate.stop_listening()
     await asyncio.sleep(0)  # whoever asked for the reload that ends us is being answered
-    await server.close()
+    await server.close(0.0 if asks.is_alone else LINGER_S)
 
 
 def main(arguments: Sequence[str]) -> int:

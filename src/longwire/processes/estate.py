@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Self
 from ..admission.matrix import Matrix
 from ..groundwork import arena_bytes
 from ..keeper.channel import Channel
-from ..keeper.deed import Deed, SlotDeed, read_text, store_text
+from ..keeper.deed import Deed, SlotDeed, read_text, shut_port, store_text
 from ..keeper.shards import ShardsTable, attach_counts, make_counts
 from ..server.listener import SURPLUS_CONNECTIONS
+from ..streams.arena import Arena
 from ..streams.memory import Memory
 from ..streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
 from ..words.ids import Place
@@ -77,6 +78,23 @@ class Estate:
 
     def __repr__(self) -> str:
         return f"<Estate of {self.slots} slots>"
+
+    def check_layouts(self) -> None:
+        """Find out whether this version can go on with all that it may have to take over; nothing of it is touched. The tables
+        were looked at when they were attached.
+
+        Raises:
+            LayoutMismatch, WrongLayout: another version has made it.
+        """
+        for slot in self.deed.slots:
+            Arena.check(slot.arena)
+        self.matrix()
+
+    def stop_listening(self) -> None:
+        """End both ports for every process that has them, when the keeper is gone: nobody waits for an answer that does not
+        come, and a new gateway can have the ports while streams of this one still finish."""
+        for fd in (self.deed.public, self.deed.admin):
+            shut_port(fd)
 
     def memory(self, slot: int, incarnation: int) -> Memory:
         """The memory of one slot, for the process that is to serve it."""

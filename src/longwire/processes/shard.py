@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,7 @@ from typing import Any
 
 import uvloop
 
+from ..admission.matrix import WrongLayout
 from ..adopt import Adopter, Rows, Socket, claim_rows
 from ..groundwork import make_tls, raise_descriptor_limit, shown
 from ..keeper.channel import Channel
@@ -39,10 +41,14 @@ from .estate import Estate
 
 log = logging.getLogger("longwire.shard")
 
+ORPHANED_S = 3600.0
+"""Without a keeper: for the longest streams. Nobody waits for our end."""
+
 FETCH_S = 5.0
 """For all sockets of one dead shard: it takes milliseconds. What has not come by then is cut."""
 WAKE_AT_ONCE = 64
 """Ended streams that are taken over between two turns of the loop: a few milliseconds."""
+OTHER_VERSION = (LayoutMismatch, WrongLayout)
 BEAT_S = 0.25
 COUNT_S = 1.0
 
@@ -58,14 +64,18 @@ class Shard:
         self.guarded = Guarded("lw-guardian")
         self.adopts = counters_work()
         self._stopping: asyncio.Event | None = None
-        self._drain_s: float | None = 0.0
-        """How long streams may take to finish, once it is to end; None: as long as the settings say."""
+        self._drain_s = 0.0
 
     def __repr__(self) -> str:
         return f"<Shard, incarnation {self.incarnation}>"
 
     def warm_up(self) -> None:
-        """Have a guardian, and say that all is ready."""
+        """Have a guardian, and say that all is ready. What could not be gone on with here must show before anything is moved.
+
+        Raises:
+            LayoutMismatch, WrongLayout: what runs is of another version.
+        """
+        self.estate.check_layouts()
         if self.adopts:
             self._have_guarded()
         self.channel.send({"am": "warm"})
@@ -87,6 +97,7 @@ class Shard:
 
     async def serve(self, orders: dict[str, Any], ends: list[int]) -> int:
         """Take over what was left in the slot, and serve it until the end."""
+        told_s = time.monotonic()
         slot = int(orders["slot"])
         loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -97,12 +108,14 @@ class Shard:
         restore_counters(house.instruments, self.estate.counts.read(slot))
         await house.begin()
         neighbours = Neighbours(house.listener, self.estate.inbox(slot), self.estate.inboxes)
+        neighbours.is_served = lambda other: self.estate.shards.facts(other).pid != 0
         house.listener.neighbours = neighbours  # before it is started: what was being passed on is adopted, too
         house.know_others(self.estate.streams)
         adopter = house.adopter()
         house.limiter.begin_recount()
         await adopter.adopt(rows, sockets)
         house.limiter.end_recount()
+        adopted_s = time.monotonic() - told_s
         public = socket.socket(fileno=self.estate.deed.public)
         public.setblocking(False)
         await house.listener.start(
@@ -113,7 +126,8 @@ class Shard:
         )
         neighbours.start()
         house.start_clockwork()
-        self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
+        with suppress(BrokenPipeError):  # the keeper is gone: that is heard next, and what was taken over goes on
+            self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
         self.channel.set_blocking(False)
         loop.add_reader(self.channel.fileno(), partial(self._hear, house))
         if self.guarded.lives:
@@ -122,6 +136,9 @@ class Shard:
         self._count(house, slot)
         loop.call_soon(self._wake_some, adopter)
         if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
+            house.instruments.streams_adopted_total += adopter.streams_adopted
+            house.instruments.connections_adopted_total += adopter.connections_adopted
+            house.instruments.adoption_pause.observe_s(adopted_s)
             fields = {
                 "slot": slot,
                 "streams": adopter.streams_adopted,
@@ -165,24 +182,24 @@ class Shard:
                 self._outlive_keeper(house)
             case ({"do": "yield"}, _):
                 self._yield_to_successor(house)
-            case ({"do": "drain", **more}, _):
-                self._drain_s = more.get("drain_s")
-                self._stop()
+            case ({"do": "drain", "drain_s": drain_s}, _):
+                self._stop(float(drain_s))
             case ({"do": "stop"}, _):
                 self._stop()
             case _:
                 log.error("strange_message")
 
-    def _stop(self) -> None:
+    def _stop(self, drain_s: float = 0.0) -> None:
         assert self._stopping is not None
+        self._drain_s = drain_s
         self._stopping.set()
 
     def _outlive_keeper(self, house: House) -> None:
         """The keeper is gone: what runs goes on to its end, and nothing new begins."""
         log.error("keeper_lost", extra={"fields": {"streams": house.registry.live_count}})
         asyncio.get_running_loop().remove_reader(self.channel.fileno())
-        self._drain_s = None
-        self._stop()
+        self.estate.stop_listening()
+        self._stop(max(self.settings.drain_s, ORPHANED_S))
 
     def _yield_to_successor(self, house: House) -> None:
         """Put every row in order and leave at once: the successor goes on from there, as if we had been killed."""
@@ -234,10 +251,11 @@ def main(arguments: Sequence[str]) -> int:
         shard.warm_up()
         received = shard.wait_orders()
         return uvloop.run(shard.serve(*received)) if received is not None else 0
-    except (SettingsError, LayoutMismatch, OSError) as exc:
+    except (SettingsError, OSError, *OTHER_VERSION) as exc:
+        why = f"this version cannot go on with what runs: {exc}" if isinstance(exc, OTHER_VERSION) else str(exc)
         code = 2 if isinstance(exc, SettingsError) else 1
         with suppress(OSError):
-            channel.send({"am": "failed", "why": str(exc), "code": code})
+            channel.send({"am": "failed", "why": why, "code": code})
         return code
 
 

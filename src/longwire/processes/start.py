@@ -6,8 +6,10 @@ What must not: keeping them (keeper), serving (shard.py), reading configuration 
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +18,7 @@ from ..admission.tenants import Tenants
 from ..groundwork import CannotListen, bind, load_secret, make_secret, make_tls, raise_descriptor_limit, shown
 from ..keeper.keeper import Keeper
 from ..keeper.members import Orders
+from ..keeper.roll import Roll, found_line
 from ..observe.streamlog import configure_logging
 from ..streams.counters import counters_work
 from ..words.errors import SettingsError
@@ -26,6 +29,10 @@ OURS = ("local", "sim")
 """Engines that we run ourselves."""
 
 
+LET_GO_S, LET_GO_POLL_S = 2.0, 0.02
+"""For what is left of an earlier gateway to let its ports go, which takes milliseconds after its keeper's end."""
+
+
 def run(settings: Settings, reader: Sequence[str] = ()) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code; prints where it listens.
 
@@ -33,11 +40,14 @@ def run(settings: Settings, reader: Sequence[str] = ()) -> int:
     """
     configure_logging(settings.log_level)
     raise_descriptor_limit()
+    left = Roll(settings.state_dir).call()
+    if left:
+        print(found_line(left), flush=True)
     try:
         make_tls(settings)  # before anything that would have to be taken down again
         check_keys(settings)
-        public = bind(settings.host, settings.port)
-        admin = bind(settings.admin_host, settings.admin_port, "admin_port")
+        public = _bind(bool(left), settings.host, settings.port, "port")
+        admin = _bind(bool(left), settings.admin_host, settings.admin_port, "admin_port")
         public.listen(BACKLOG)
         admin.listen(BACKLOG)
         served, ours = place_engines(settings)
@@ -65,6 +75,18 @@ BACKLOG = 4096
 """Connections that wait to be accepted while a shard is taken over; the kernel cuts it down to its own somaxconn."""
 
 
+def _bind(is_succeeding: bool, host: str, port: int, flag: str) -> socket.socket:
+    """A bound socket, once those who are left of an earlier gateway have let it go. Raises CannotListen."""
+    deadline = time.monotonic() + (LET_GO_S if is_succeeding else 0.0)
+    while True:
+        try:
+            return bind(host, port, flag)
+        except CannotListen as exc:
+            if exc.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                raise
+            time.sleep(LET_GO_POLL_S)
+
+
 def orders_for(settings: Settings, has_ours: bool, reader: Sequence[str]) -> Orders:
     """How each kind of process is started."""
 
@@ -79,6 +101,7 @@ def orders_for(settings: Settings, has_ours: bool, reader: Sequence[str]) -> Ord
         keeper=(sys.executable, "-P", "-m", "longwire.keeper", settings.log_level),
         drain_s=settings.drain_s,
         hang_kill_s=settings.hang_kill_s,
+        state_dir=settings.state_dir,
     )
 
 

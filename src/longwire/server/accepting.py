@@ -93,7 +93,6 @@ class Acceptor:
 
     def start(self) -> None:
         """Accept from now on."""
-        self._sock.listen(BACKLOG)
         self._is_open = True
         self._go_on()
 
@@ -147,6 +146,9 @@ class Acceptor:
                 self._take(sock)
 
     def _failed(self, exc: OSError) -> None:
+        if exc.errno == errno.EINVAL:  # it was shut down, for all who have it
+            self.stop()
+            return
         if exc.errno not in _WANTING:
             log.warning("accept_failed", extra={"fields": {"problem": str(exc)}})
         self._instruments.accept_pauses_total += 1

@@ -20,7 +20,7 @@ from ..words.clock import Clock
 from ..words.settings import Settings
 from ..words.sweep import Sweep
 from . import deadlines
-from .accepting import Acceptor
+from .accepting import BACKLOG, Acceptor
 from .connection import ClientConnection
 from .handlers import Handlers
 
@@ -97,6 +97,8 @@ class Listener:
             registry = self.handlers.gateway.registry
             self._acceptor.loads = lambda: (registry.live_count, loads())
         self._listening_socket = None if is_shared else sock
+        if not is_shared:
+            sock.listen(BACKLOG)  # one that is shared was opened by the keeper, and may have been shut by it since
         self._acceptor.start()
 
     def look_after(self) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..streams.arena import Chain, Use
@@ -72,6 +72,8 @@ class Neighbours:
         self._awaited: set[int] = set()
         self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._is_reading = False
+        self.is_served: Callable[[int], bool] = lambda _: True
+        """Whether a slot has a shard at all: at the end of a drain it may have none any more."""
         self.passed_total = self.received_total = self.refused_total = 0
 
     def __repr__(self) -> str:
@@ -115,7 +117,8 @@ class Neighbours:
                 return False
             connection.keep_alive = False
             raise Misdirected("Another shard keeps this stream; try again on a new connection.", retry_after_s=1)
-        if connection.input_chain is None or len(self._waiting) >= MAX_WAITING:
+        is_over = connection.handlers.gateway.is_draining and not self.is_served(slot)
+        if connection.input_chain is None or len(self._waiting) >= MAX_WAITING or is_over:
             self._refuse(connection)
             return True
         self._hold(connection, slot, connection.input_chain.end)

@@ -111,13 +111,21 @@ class Arena:
         Raises:
             LayoutMismatch: the memory is not of this version's making.
         """
+        return cls(cls.check(fd) * BLOCK_BYTES, fd)
+
+    @staticmethod
+    def check(fd: int) -> int:
+        """How many blocks an arena has that another process has made; nothing of it is touched. Raises as :meth:`attach`."""
         header = os.pread(fd, _HEADER.size, 0)
         if len(header) < _HEADER.size or header[: len(_MAGIC)] != _MAGIC:
             raise LayoutMismatch("this memory is no arena")
         _, layout, block_bytes, count = _HEADER.unpack(header)
         if (layout, block_bytes) != (LAYOUT_VERSION, BLOCK_BYTES):
-            raise LayoutMismatch(f"the arena has layout {layout} with blocks of {block_bytes} bytes")
-        return cls(count * BLOCK_BYTES, fd)
+            raise LayoutMismatch(
+                f"the arena has layout {layout} with blocks of {block_bytes} bytes, and this version reads layout "
+                f"{LAYOUT_VERSION} with blocks of {BLOCK_BYTES}"
+            )
+        return int(count)
 
     def __repr__(self) -> str:
         return f"<Arena {self.blocks - self.free_blocks} of {self.blocks} blocks used>"

@@ -89,7 +89,10 @@ class Table:
             raise LayoutMismatch(f"this memory is no table of {name}")
         _, layout, rows, stored_row_bytes, _ = _HEADER.unpack(header)
         if (layout, stored_row_bytes) != (LAYOUT_VERSION, row_bytes):
-            raise LayoutMismatch(f"the table of {name} has layout {layout} with rows of {stored_row_bytes} bytes")
+            raise LayoutMismatch(
+                f"the table of {name} has layout {layout} with rows of {stored_row_bytes} bytes, and this version reads "
+                f"layout {LAYOUT_VERSION} with rows of {row_bytes}"
+            )
         return cls(name, rows, row_bytes, fd)
 
     def claim(self) -> dict[int, bytes]:
