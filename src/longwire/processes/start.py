@@ -6,6 +6,7 @@ What must not: keeping them (keeper), serving (shard.py), reading configuration 
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from ..groundwork import CannotListen, bind, load_secret, make_secret, make_tls,
 from ..keeper.keeper import Keeper, Orders
 from ..observe.streamlog import configure_logging
 from ..streams.counters import counters_work
+from ..words import faultpoint
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
 from .estate import Blob, make_deed
@@ -29,6 +31,7 @@ def run(settings: Settings, reader: Sequence[str] = ()) -> int:
     ``reader`` is the command that reads the configuration anew for a reload.
     """
     configure_logging(settings.log_level)
+    faultpoint.take_away(os.environ.get("LONGWIRE_WITHOUT", ""))
     raise_descriptor_limit()
     try:
         make_tls(settings)  # before anything that would have to be taken down again
