@@ -36,6 +36,7 @@ class SimChild:
             "longwire.sim",
             "--port",
             str(self._port),
+            "--until-eof",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
