@@ -285,6 +285,8 @@ class Keeper:
                 self.start_reload(lambda problem: member.tell({"told": "reload", "problem": problem}))
             case {"ask": "drain"}:
                 self.stop()
+            case {"am": "drained"}:
+                pass  # its end says the same
             case _:
                 log.error("strange_message", extra={"fields": {"pid": member.pid, "message": str(message)[:200]}})
         for fd in fds:
