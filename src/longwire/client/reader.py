@@ -31,8 +31,8 @@ from .table import TRANSITIONS, Action, Fail, Post, Read, Resume, Sign, State, S
 
 END_MARKER = b"[DONE]"
 GONE = frozenset({404, 410})
-BUSY = frozenset({408, 425, 429})
-"""Statuses (besides all 5xx) that a proxy or an overloaded node gives and that pass."""
+BUSY = frozenset({408, 421, 425, 429})
+"""Statuses (besides all 5xx) that a proxy, an overloaded node or one of several gives and that pass."""
 
 
 class Reader:

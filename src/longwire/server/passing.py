@@ -114,6 +114,9 @@ class Neighbours:
             if pending.route not in OF_ONE_STREAM:
                 return False
             connection.keep_alive = False
+            if connection.handlers.is_event_read(pending):  # an EventSource would give up on an error for good
+                connection.handlers.decline(connection)
+                return True
             raise Misdirected("Another shard keeps this stream; try again on a new connection.", retry_after_s=1)
         if connection.input_chain is None or len(self._waiting) >= MAX_WAITING:
             self._refuse(connection)
