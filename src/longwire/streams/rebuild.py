@@ -13,7 +13,7 @@ import json
 from array import array
 from collections.abc import Callable
 
-from .arena import Arena, Chain, Use
+from .arena import Arena, BrokenChain, Chain, Use
 from .log import Log, Recorded
 from .stream import Facts
 from .tables import COUNT_BITS, COUNT_MASK, StreamRow
@@ -90,7 +90,12 @@ def log_of_row(arena: Arena, row: StreamRow, words: tuple[int, int], upstream_by
     """The log as the row has it: both chains, and as many unknown entries as the checkpoint counts.
 
     ``words`` are the row's checkpoint and the length of its records.
+
+    Raises:
+        BrokenChain: the row cannot be true.
     """
+    if words[0] & COUNT_MASK > checkpoint_offset(words[0]) + words[1]:
+        raise BrokenChain("there are more entries than bytes")
     upstream = Chain(arena, Use.LOG, stored=(row.log_block, upstream_bytes))
     records = (
         Chain(arena, Use.RECORDS, stored=(row.records_block, words[1])) if row.records_block and words[1] else None
