@@ -136,7 +136,7 @@ async def test_a_shard_and_its_guardian_are_killed_at_once_and_readers_come_back
         victim = await gateway.pid_of(0)
         guardian = gateway.guardian_of(victim)
         assert guardian is not None
-        kill(guardian, victim)
+        kill(victim, guardian)
         await gateway.settled(victim)
         await check_all(streams[1])
         for stream in streams[0]:
