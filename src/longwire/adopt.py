@@ -24,64 +24,42 @@ from .engines.base import Answer, Failure
 from .engines.call import Call, CallShell, Order
 from .engines.directory import Directory
 from .engines.exchange import Exchange
+from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
 from .server.listener import Listener
 from .server.record import Phase
-from .server.takeover import AdoptedConnection
+from .server.takeover import AdoptedConnection, Checkpoint
+from .streams.claim import Rows, Socket, claim_rows
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
 from .streams.memory import Memory
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, checkpoint_offset, facts_of_row, find_tail, log_of_row
 from .streams.registry import Registry
-from .streams.stream import EndingWords, Facts, Link, State, Stream
-from .streams.tables import (
-    ATTEMPTS_WORD,
-    HAS_COMMENTS,
-    RECORDS_WORD,
-    ConnectionRow,
-    StreamRow,
-    Table,
-    unpack_connection,
-    unpack_stream,
-)
+from .streams.salvage import salvage
+from .streams.stream import EndingWords, Facts, State, Stream
+from .streams.tables import ATTEMPTS_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .streams.terms import Slot
 from .wire.framer import one_frame, plain_run
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 from .words.settings import EngineSettings
 
+__all__ = ["Adopter", "Rows", "Socket", "claim_rows"]
+
 log = logging.getLogger("longwire.adopt")
 
 MAX_ATTEMPTS = 2
 """A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
 
-Socket = tuple[int, int]
-"""Whose descriptor table, and the number in it."""
 
+@dataclass(slots=True)
+class Attempt:
+    """One try to take a row over: the how manieth it is in a row of processes that died of it."""
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What is left of a process: both tables' rows by index."""
-
-    streams: dict[int, StreamRow]
-    connections: dict[int, ConnectionRow]
-
-    @property
-    def sockets(self) -> set[Socket]:
-        """Every socket that a row names and that is needed to go on."""
-        streams = {(row.owner, row.fd) for row in self.streams.values() if row.fd >= 0 and row.state != State.ENDED}
-        return streams | {(row.owner, row.fd) for row in self.connections.values() if row.fd >= 0}
-
-
-def claim_rows(memory: Memory) -> Rows:
-    """Become the writer of a dead process's memory: read its rows, and find out which blocks they hold."""
-    streams = {index: unpack_stream(payload) for index, payload in memory.streams.claim().items()}
-    connections = {index: unpack_connection(payload) for index, payload in memory.connections.claim().items()}
-    firsts = [block for row in streams.values() for block in (row.log_block, row.records_block, row.request_block)]
-    memory.arena.claim([*firsts, *(row.input_block for row in connections.values())])
-    return Rows(streams, connections)
+    count: int
+    has_failed: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +78,8 @@ class Adopter:
     _rows: Rows = field(default_factory=lambda: Rows({}, {}))
     _sockets: dict[Socket, socket.socket] = field(default_factory=dict)
     _readings: dict[Socket, Reading] = field(default_factory=dict)
+    _known_until: dict[bytes, int] = field(default_factory=dict)
+    """Streams that were ended here, and how many entries they had before that was said in them."""
 
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
         """Take over every row whose socket is there.
@@ -125,7 +105,7 @@ class Adopter:
         for connection_index in readers.get(-1, []):
             await self._adopt_connection(connection_index, None)
         for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
-            self.registry.let_sleep(row.id, partial(self._take_stream, index, row, None))
+            self.registry.let_sleep(row.id, partial(self._wake, index, row))
         self.registry.forget_askers()
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
@@ -148,27 +128,43 @@ class Adopter:
                 self._sockets.pop(key).close()
 
     async def _adopt_stream(self, index: int, row: StreamRow, readers: list[int]) -> None:
-        table = self.memory.streams
-        attempts = table.words[table.word_index(index) + ATTEMPTS_WORD]
         stream: Stream | None = None
-        with self._attempt(table, index):
-            reach("adopting_stream")
-            if attempts < MAX_ATTEMPTS:
-                stream = self._take_stream(index, row, self._readings.get((row.owner, row.fd)))
+        with self._attempt(self.memory.streams, index) as attempt:
+            if attempt.count <= MAX_ATTEMPTS:
+                stream = self._take_stream(index, row)
                 if stream.state is not State.ENDED:
                     await self._take_upstream(stream, row)
-            elif attempts == MAX_ATTEMPTS:
-                log.error("stream_poisoned", extra={"fields": {"model": facts_of_row(row).model, "attempts": attempts}})
-                self.registry.count_poisoned()
-                stream = self._take_stream(index, row, None)
-                # Whatever is wrong with it stands in what would be read again.
-                stream.log.missing, stream.log.missing_below = None, 0
-                stream.end(CloseReason.INTERNAL_ERROR, "Taking this stream over failed again and again.")
-            else:
-                table.give(index)
+            elif attempt.count == MAX_ATTEMPTS + 1:
+                stream = self._take_poisoned(index, row)
+        if stream is None or attempt.has_failed:
+            stream = self._give_up_stream(index, row)
         self.streams_adopted += stream is not None
         for connection in readers:
             await self._adopt_connection(connection, stream)
+
+    def _take_poisoned(self, index: int, row: StreamRow) -> Stream:
+        """Whatever is wrong with it stands in what would be read again: so that is not read by the same means."""
+        log.error("stream_poisoned", extra={"fields": {"model": facts_of_row(row).model}})
+        self.registry.count_poisoned()
+        stream = self._take_stream(index, row, is_poisoned=True)
+        self._end(stream, CloseReason.INTERNAL_ERROR, "Taking this stream over failed again and again.")
+        return stream
+
+    def _give_up_stream(self, index: int, row: StreamRow) -> Stream | None:
+        """What could not be taken over, or not wholly: it must not go on as if it were."""
+        stream = self.registry.find_taken(row.id, index)
+        if stream is None:
+            log.error("row_given_up", extra={"fields": {"table": "streams", "row": index}})
+            self.memory.streams.give(index)
+        elif stream.state is not State.ENDED:
+            self._end(stream, CloseReason.INTERNAL_ERROR, "Taking this stream over failed.")
+        return stream
+
+    def _end(self, stream: Stream, reason: CloseReason, message: str) -> None:
+        """End a stream that cannot go on. What its readers have of it may be more than what is known of it here."""
+        stream.unsplice()
+        self._known_until[stream.id] = len(stream.log.entries)
+        stream.stop(reason, message)
 
     async def _adopt_connection(self, index: int, stream: Stream | None) -> None:
         table = self.memory.connections
@@ -191,49 +187,76 @@ class Adopter:
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
         except OSError:
             log.exception("adoption_fault")
+        if not connection.is_made:
             table.give(index)
             sock.close()
 
     def _take_connection(
         self, connection: AdoptedConnection, index: int, reading: Reading, stream: Stream | None
     ) -> None:
+        """Called once it has its transport."""
         table = self.memory.connections
-        with self._attempt(table, index):
+        known_until = self._known_until.get(stream.id) if stream is not None else None
+        checkpoint = Checkpoint(table.words[table.word_index(index)], known_until)
+        with self._attempt(table, index) as attempt:
             reach("adopting_connection")
-            connection.take_over(self._rows.connections[index], table.words[table.word_index(index)], reading, stream)
+            connection.take_over(self._rows.connections[index], checkpoint, reading, stream)
             self.connections_adopted += 1
+        if attempt.has_failed:
+            connection.abort()
 
     @contextmanager
-    def _attempt(self, table: Table, index: int) -> Iterator[None]:
+    def _attempt(self, table: Table, index: int) -> Iterator[Attempt]:
         """Count in the row that its adoption was begun, for whoever comes after an adopter that dies of it. What is merely
         wrong is logged, and the others are gone on with."""
         word = table.word_index(index) + ATTEMPTS_WORD
-        table.words[word] += 1
+        attempt = Attempt(table.words[word] + 1)
+        table.words[word] = attempt.count
         try:
-            yield
+            yield attempt
         except Exception:
             self.faults += 1
+            attempt.has_failed = True
             log.exception("adoption_fault")
         table.words[word] = 0
 
     # Streams.
 
-    def _take_stream(self, index: int, row: StreamRow, reading: Reading | None) -> Stream:
+    def _wake(self, index: int, row: StreamRow) -> Stream | None:
+        """An ended stream, when somebody wants it or there is time."""
+        stream: Stream | None = None
+        with self._attempt(self.memory.streams, index) as attempt:
+            if attempt.count <= MAX_ATTEMPTS:
+                stream = self._take_stream(index, row)
+        return self._give_up_stream(index, row) if stream is None else stream
+
+    def _take_stream(self, index: int, row: StreamRow, *, is_poisoned: bool = False) -> Stream:
         table = self.memory.streams
         word = table.word_index(index)
         checkpoint, records = table.words[word], table.words[word + RECORDS_WORD]
         facts = facts_of_row(row)
-        words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
         is_ended = row.state == State.ENDED
+        # One that a fault of ours has ended is not read by the same means either, now or when somebody asks for it.
+        is_unreadable = is_poisoned or (is_ended and is_of(row, CloseReason.INTERNAL_ERROR))
+        if not is_unreadable:
+            reach("adopting_stream", facts.model)
+        words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
         start = checkpoint_offset(checkpoint)
+        reading = self._readings.get((row.owner, row.fd))
         upstream_bytes = row.log_bytes if is_ended else start
         if reading is not None and not is_ended:
             upstream_bytes = bytes_read(reading) - row.read_base
         log_of = log_of_row(self.registry.arena, row, (checkpoint, records), upstream_bytes)
-        if log_of.known_from:
+        if reading is None and not is_ended:
+            log_of.upstream.go_to(log_of.upstream.find_end(start))
+        if is_unreadable:
+            salvage(log_of, start, PLAIN_MARKS)
+        elif log_of.known_from:
             log_of.missing = LeftOut(log_of, facts, start, is_ended)
         stream = self.registry.take_over(index, row, facts, words_for, log_of)
         if not is_ended:
+            if is_poisoned:
+                stream.commit_taken()
             stream.slot = self.readmit(stream)
             log_of.upstream.on_full = stream.wait_for_blocks
         return stream
@@ -244,7 +267,7 @@ class Adopter:
         sock, reading = self._sockets.pop(key, None), self._readings.get(key)
         stream.producer = call = self._make_call(stream)
         if sock is None or reading is None:
-            self._go_on_without_socket(stream, call)
+            self._go_on_without_socket(stream, call, row)
             return
         connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
         exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
@@ -254,12 +277,30 @@ class Adopter:
         if connection.is_idle():
             sock.close()
             return
+        if stream.log.upstream.is_full:
+            stream.wait_for_blocks()
+        if not stream.log.upstream.is_full:
+            await self._open(stream, connection, sock, rest)
+            return
+        opening = partial(self._open, stream, connection, sock, rest)
+        connection.open_later(sock, lambda: self.calls.start(opening()))
+        call.upstream.take_over(connection)
+        stream.link = stream.link._replace(fd=sock.fileno())
+        self.registry.store_row(stream)
+
+    async def _open(
+        self, stream: Stream, connection: UpstreamConnection, sock: socket.socket, rest: list[memoryview]
+    ) -> None:
+        """Give the engine's connection its socket, and go on."""
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
         if connection.is_idle():
             return  # what was waiting in the socket was the rest of the answer
+        if not isinstance(call := stream.producer, Call):
+            connection.close()
+            return
         call.upstream.take_over(connection)
         connection.go_on(rest)
-        stream.link = Link(connection.fd, row.read_base, row.written_base)
+        stream.link = stream.link._replace(fd=connection.fd)
         self.registry.store_row(stream)
 
     def _read_on(self, stream: Stream, exchange: Exchange) -> None:
@@ -294,18 +335,30 @@ class Adopter:
         settings = replace(self.listener.settings, upstream_keep_alive_s=0.0)
         return Upstream(EngineSettings(name=name, url=RETIRED_URL), settings, self.listener.clock)
 
-    @staticmethod
-    def _go_on_without_socket(stream: Stream, call: Call) -> None:
-        """No connection had been made, or it was TLS, whose state died with its process."""
+    def _go_on_without_socket(self, stream: Stream, call: Call, row: StreamRow) -> None:
+        """No connection had been made; or it was TLS, whose state died with its process, or is lost for another reason: then
+        what had been received is told, and that it is not all."""
         if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and stream.request is not None:
             call.start_stored()
-        else:
-            stream.end(CloseReason.UPSTREAM_RESET, "The engine's connection was lost with a process of the gateway.")
+            return
+        nobody = UpstreamConnection(lambda *_: None, lambda _: None)
+        received = row.read_base + stream.log.upstream.end
+        self._read_on(stream, call.take_over(nobody, received, row.written_base + row.request_bytes))
+        if stream.state is not State.ENDED:
+            reason = CloseReason.UPSTREAM_RESET
+            self._end(stream, reason, "The engine's connection was lost with a process of the gateway.")
 
 
 NOT_CONNECTED = -1
 RETIRED_URL = "http://retired.invalid"
 """A name that never resolves (RFC 6761)."""
+
+_REASONS = list(CloseReason)
+
+
+def is_of(row: StreamRow, reason: CloseReason) -> bool:
+    """Whether the row's stream has ended so."""
+    return 0 < row.reason <= len(_REASONS) and _REASONS[row.reason - 1] is reason
 
 
 def _same(connection: AdoptedConnection) -> AdoptedConnection:

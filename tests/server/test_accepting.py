@@ -207,12 +207,16 @@ async def test_over_tls_of_our_own_nothing_is_passed(tmp_path_factory: pytest.Te
         sock = socket.create_server(("127.0.0.1", 0))
         sock.setblocking(False)
         await shard.listener.start(sock, tls)
-        for fields in ({}, EVENTS):
-            client = await over_tls(gateway.clients, sock, pair)
-            client.get(f"/v1/streams/{stream_id}", fields)
-            answer = await client.answer()
-            assert answer.status == 421 and answer.error["code"] == "misdirected"
-            assert answer.header("connection") == "close"
+        client = await over_tls(gateway.clients, sock, pair)
+        client.get(f"/v1/streams/{stream_id}")
+        answer = await client.answer()
+        assert answer.status == 421 and answer.error["code"] == "misdirected"
+        assert answer.header("connection") == "close"
+        client = await over_tls(gateway.clients, sock, pair)
+        client.get(f"/v1/streams/{stream_id}", EVENTS)
+        answer = await client.answer()
+        assert answer.status == 200 and answer.body.startswith(b"retry: "), "an EventSource comes back"
+        assert answer.header("connection") == "close"
         client = await over_tls(gateway.clients, sock, pair)
         for number in range(4):
             client.post(chat(), {"idempotency-key": f"k{number}"})

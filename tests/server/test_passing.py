@@ -12,6 +12,7 @@ import pytest
 from tests.house import CHAT, EVENTS, Client, chat, encode_request, hashed, until
 from tests.server.shards import Shards, open_shards, slots_of
 
+from longwire.adopt import claim_rows
 from longwire.keeper.channel import Channel
 from longwire.server import passing
 from longwire.server.connection import ClientConnection
@@ -350,6 +351,7 @@ async def test_a_second_message_of_one_request_is_dropped(monkeypatch: pytest.Mo
         (sock,) = gateway[1].die().values()
         heir = gateway.make(gateway[1].memory)
         heir.neighbours.start()
+        claim_rows(heir.memory)
         heir.neighbours.pass_again(index, row, sock)
         assert sock.fileno() == -1 and table.read(index) is None
         client.get(f"/v1/streams/{stream_id}", EVENTS)
@@ -371,6 +373,7 @@ async def test_an_adopter_passes_on_what_had_not_been_sent() -> None:
         (sock,) = gateway[1].die().values()
         heir = gateway.make(gateway[1].memory)
         heir.neighbours.start()
+        claim_rows(heir.memory)
         heir.neighbours.pass_again(index, row, sock)
         assert heir.neighbours.statistics()["waiting"] == 1
         gateway[0].neighbours.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -79,6 +79,13 @@ class CallShell:
     clock: Clock
     instruments: Instruments
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Do something that takes time; it ends with the loop at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
 
 class Call:
@@ -205,10 +212,7 @@ class Call:
         self._start_connecting()
 
     def _start_connecting(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._wait_connect())
-        self._shell.tasks.add(task)
-        task.add_done_callback(self._shell.tasks.discard)
-        self._connect = task
+        self._connect = self._shell.start(self._wait_connect())
 
     async def _wait_connect(self) -> None:
         try:

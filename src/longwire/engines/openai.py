@@ -21,7 +21,7 @@ from .base import Verdict
 _FINISH_KEY = b'"finish_reason":'
 _NULLS = (b"null", b" null")
 _KEY_BYTES = len(_FINISH_KEY)
-_MARKS = (b'"finish_reason":null', b'"finish_reason": null')
+PLAIN_MARKS = (b'"finish_reason":null', b'"finish_reason": null')
 _DONE = b"[DONE]"
 _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
@@ -64,7 +64,7 @@ class ChatWatch:
             return False
         if self.choices == 1:
             # The very test that the short way makes, so that no event ends differently by who happens to read it (law 2).
-            mark = next((mark for mark in _MARKS if mark in frame), None)
+            mark = next((mark for mark in PLAIN_MARKS if mark in frame), None)
             self._mark = mark or self._mark
             return mark is not None
         at = frame.find(_FINISH_KEY)

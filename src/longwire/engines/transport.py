@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -32,7 +33,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_chain", "_chain_start", "_drained_bytes", "_mark", "_on_free", "_on_lost", "_stray_bytes", "_write_on",
+        "_chain", "_chain_start", "_drained_bytes", "_mark", "_on_free", "_on_lost", "_stray_bytes", "_unopened", "_write_on",
         "drains_since_purge", "exchange", "exchanges", "idle_since", "is_closed", "transport", "written_bytes",
     )  # fmt: skip
 
@@ -55,6 +56,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.written_bytes = 0
         self.idle_since = 0.0
         self.is_closed = False
+        self._unopened: tuple[socket.socket, Callable[[], object]] | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else repr(self.exchange) if self.exchange else "idle"
@@ -116,14 +118,26 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         """Go on after the sink was full."""
-        if self.transport is not None and not self.is_closed:
+        unopened, self._unopened = self._unopened, None
+        if unopened is not None:
+            unopened[1]()
+        elif self.transport is not None and not self.is_closed:
             self.transport.resume_reading()
+
+    def open_later(self, sock: socket.socket, open: Callable[[], object]) -> None:
+        """Taken over with a sink that is full: nothing can be received yet, so it has no transport. ``open`` is called when
+        reading is resumed; until then the socket waits as it is, and the engine with it."""
+        self._unopened = sock, open
 
     def close(self) -> None:
         """Close now; what was not sent is dropped."""
+        unopened, self._unopened = self._unopened, None
+        if unopened is not None:
+            unopened[0].close()
+            self._on_lost(self)
         if self.transport is not None and not self.is_closed:
-            self.is_closed = True
             self.transport.abort()
+        self.is_closed = True
 
     # Called by the exchange.
 
@@ -154,6 +168,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's class
+        if self.is_closed:
+            self.transport.abort()  # nobody wants it any more
 
     def get_buffer(self, sizehint: int) -> memoryview:
         chain = self._chain

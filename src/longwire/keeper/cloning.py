@@ -31,6 +31,8 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
+from ..words.faultpoint import lacks
+
 CLONE_FILES = 0x400
 CLONE_PARENT_SETTID = 0x100000
 
@@ -70,6 +72,8 @@ def clone_sharing_files(run: Callable[[], None]) -> int:
     Raises:
         OSError: the kernel refuses (EAGAIN, ENOMEM), or this machine's numbers are not known (ENOSYS).
     """
+    if lacks("clone"):
+        raise OSError(errno.EAGAIN, f"a process could not be cloned: {os.strerror(errno.EAGAIN)}")
     calls = _CALLS.get(platform.machine())
     if calls is None:
         raise OSError(

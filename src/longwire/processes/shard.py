@@ -243,7 +243,8 @@ def main(arguments: Sequence[str]) -> int:
     channel_fd, incarnation, deed = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=int(channel_fd)))
-    faultpoint.arm(os.environ.get("LONGWIRE_DIE_AT", ""))
+    faultpoint.arm(os.environ.get("LONGWIRE_DIE_AT", ""), int(incarnation))
+    faultpoint.take_away(os.environ.get("LONGWIRE_WITHOUT", ""))
     raise_descriptor_limit()
     try:
         shard = Shard(channel, int(incarnation), Deed.parse(deed))

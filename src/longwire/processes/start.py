@@ -7,6 +7,7 @@ What must not: keeping them (keeper), serving (shard.py), reading configuration 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from ..keeper.members import Orders
 from ..keeper.roll import Roll, found_line
 from ..observe.streamlog import configure_logging
 from ..streams.counters import counters_work
+from ..words import faultpoint
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
 from .estate import Blob, make_deed
@@ -39,6 +41,7 @@ def run(settings: Settings, reader: Sequence[str] = ()) -> int:
     ``reader`` is the command that reads the configuration anew for a reload.
     """
     configure_logging(settings.log_level)
+    faultpoint.take_away(os.environ.get("LONGWIRE_WITHOUT", ""))
     raise_descriptor_limit()
     left = Roll(settings.state_dir).call()
     if left:

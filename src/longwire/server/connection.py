@@ -367,11 +367,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close_gently()
             return
         self._reader.start_next_cycle()
-        self._renew_input()
+        answered = self._renew_input()
         is_idle = self._reader.is_between_requests
         settings = self.listener.settings
         self._wait(Phase.IDLE if is_idle else Phase.HEAD, settings.keep_alive_s if is_idle else settings.head_timeout_s)
         self.store_row()
+        if answered is not None:
+            answered.give()  # now that no row names its blocks
         self._resume_reading()
         if not is_idle:
             self.loop.call_soon(self._go_on)
@@ -381,18 +383,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.phase < Phase.ANSWERING:
             self._guarded(self._advance)
 
-    def _renew_input(self) -> None:
-        """Answered bytes leave the arena; what was pipelined behind them begins a chain of its own."""
+    def _renew_input(self) -> Chain | None:
+        """Answered bytes leave the arena, once the row says so; what was pipelined behind them begins a chain of its own."""
         chain, self._input = self._input, None
-        if chain is None:
-            return
         left = self._reader.buffered_bytes
-        if left:
+        if chain is not None and left:
             try:
                 self._input = stored_input(self.listener.arena, chain.read(chain.end - left, left))
             except ArenaFull:
                 self.surplus = True  # as in _take_input
-        chain.give()
+        return chain
 
     def pause_writing(self) -> None:
         """The client does not take what it asked for: nothing more is written, and no further request is looked at."""
@@ -481,10 +481,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         for _, subscriber in self.flushing:
             subscriber.flushed()
         self.flushing.clear()
+        self.listener.remove(self, self.record.give())  # first: a row must not name blocks that may be another's
         if self._input is not None:
             self._input.give()
             self._input = None
-        self.listener.remove(self, self.record.give())
 
     def _leave(self, reason: CloseReason) -> None:
         if self._task is not None:

@@ -129,7 +129,7 @@ class Handlers:
             return pending
         if self.tenants.is_open:
             check_is_local(head, self.settings)
-        if connection.surplus and not self._is_event_read(pending):
+        if connection.surplus and not self.is_event_read(pending):
             raise Overloaded("This gateway has as many connections as it may; try again.", retry_after_s=2)
         pending.tenant = self._identify(head, connection)
         if match.name in GENERATING:
@@ -160,7 +160,7 @@ class Handlers:
 
     def decline(self, connection: ClientConnection) -> None:
         """Answer a request that can be served by another shard only, and could not be passed there."""
-        if connection.pending is not None and self._is_event_read(connection.pending):
+        if connection.pending is not None and self.is_event_read(connection.pending):
             self._ask_to_retry(connection)
         else:
             error = Overloaded("The shard that must answer this is not to be reached; try again.", retry_after_s=1)
@@ -275,7 +275,7 @@ class Handlers:
     # Streams.
 
     def _stream_read(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
-        if not self._is_event_read(pending):
+        if not self.is_event_read(pending):
             self._respond_json(connection, describe(self._find(pending)))
             return
         if (self.gateway.is_draining and not pending.is_operator) or connection.surplus:
@@ -335,7 +335,8 @@ class Handlers:
         self._respond_json(connection, describe(stream))
 
     @staticmethod
-    def _is_event_read(pending: Pending) -> bool:
+    def is_event_read(pending: Pending) -> bool:
+        """Whether a stream's events are asked for, and not its state."""
         accepts = b",".join(pending.head.get_all(b"accept")).lower()
         return pending.route == "stream_read" and b"text/event-stream" in accepts
 

@@ -55,10 +55,10 @@ class PassedConnection(ClientConnection):
 
     def abandon(self) -> None:
         """There will be no transport."""
+        self.listener.remove(self, self.record.give())
         if self._input is not None:
             self._input.give()
             self._input = None
-        self.listener.remove(self, self.record.give())
 
     def _is_passed_on(self, pending: object) -> bool:
         if self._is_first:

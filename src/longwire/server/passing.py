@@ -116,6 +116,9 @@ class Neighbours:
             if pending.route not in OF_ONE_STREAM:
                 return False
             connection.keep_alive = False
+            if connection.handlers.is_event_read(pending):  # an EventSource would give up on an error for good
+                connection.handlers.decline(connection)
+                return True
             raise Misdirected("Another shard keeps this stream; try again on a new connection.", retry_after_s=1)
         is_over = connection.handlers.gateway.is_draining and not self.is_served(slot)
         if connection.input_chain is None or len(self._waiting) >= MAX_WAITING or is_over:

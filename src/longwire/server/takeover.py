@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..streams.arena import Chain, Use
 from ..streams.counters import Reading, bytes_read, bytes_written
-from ..streams.doors import Door
+from ..streams.doors import Door, LostEvents, encode
 from ..streams.stream import Stream
 from ..streams.subscriber import Subscriber
 from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
@@ -26,9 +26,28 @@ if TYPE_CHECKING:
     from .handlers import Handlers
     from .listener import Listener
 
+MAX_STEP_BYTES = 1 << 20
+"""Entries whose length is only counted, at a time."""
+
 
 class AdoptionError(Exception):
     """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
+
+
+class Checkpoint(NamedTuple):
+    """Where a reader stood: its row's word; and of a stream that could not be taken over, how many of its entries are known."""
+
+    word: int
+    known_until: int | None = None
+
+
+def _length(door: Door, stream: Stream, position: int, stop: int) -> int:
+    """Bytes of a stretch of entries."""
+    total = 0
+    while position < stop:
+        _, position, count = encode(door, stream.log, position, MAX_STEP_BYTES, stop - position)
+        total += count
+    return total
 
 
 class AdoptedConnection(ClientConnection):
@@ -63,10 +82,15 @@ class AdoptedConnection(ClientConnection):
                 return
         super().response_done()
 
-    def take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
+    @property
+    def is_made(self) -> bool:
+        """Whether it has its transport, and will give its row back by itself."""
+        return hasattr(self, "transport")
+
+    def take_over(self, row: ConnectionRow, checkpoint: Checkpoint, reading: Reading, stream: Stream | None) -> None:
         """Go on exactly where another process stopped, over the same socket.
 
-        ``checkpoint`` is the reader's word, ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
+        ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
         self.serial = row.serial
         if reading.was_shut:  # all was said, and only what the client may still send was waited for
             self._wait(Phase.CLOSING, LINGER_S)
@@ -91,7 +115,7 @@ class AdoptedConnection(ClientConnection):
                 self._take_over_response(row, checkpoint, sent, stream)
             else:
                 self._take_over_whole(row, sent, stream)
-        except (Http1Error, LongwireError, AdoptionError):
+        except (Http1Error, LongwireError, AdoptionError, LostEvents):
             self.abort()
         else:
             self.store_row()
@@ -119,7 +143,7 @@ class AdoptedConnection(ClientConnection):
         self.speaks_1_1 = head.minor == 1
         return head
 
-    def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
+    def _take_over_response(self, row: ConnectionRow, checkpoint: Checkpoint, sent: int, stream: Stream) -> None:
         """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
         if not row.head:
             if sent or self.pending is None:
@@ -127,9 +151,13 @@ class AdoptedConnection(ClientConnection):
             self.extra_headers = self.handlers.greet_again(self.pending, stream)
             self.attach(stream, Door(row.door), row.start_position)
             return
-        offset, position = checkpoint >> COUNT_BITS, checkpoint & COUNT_MASK
+        offset, position = checkpoint.word >> COUNT_BITS, checkpoint.word & COUNT_MASK
         if not offset:
             position = row.start_position
+        if checkpoint.known_until is not None:
+            known = (offset or len(row.head)) + _length(Door(row.door), stream, position, checkpoint.known_until)
+            if sent > known:
+                raise AdoptionError("the client has more of the stream than is known of it")
         route = self.pending.route if self.pending is not None else "other"
         writer = Writer(self, route, [])
         writer.take_over(offset, sent - offset)

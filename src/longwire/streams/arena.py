@@ -10,7 +10,8 @@ stored.
 
 A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until
 its bytes have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one
-tenant's bytes to another.
+tenant's bytes to another. And what goes back is wiped, so that behind the last byte of a chain there is nothing: where no
+counter tells how much was received before a process died, that does (:meth:`Chain.find_end`).
 
 Over 400 lines: blocks and the chains that are made of them share one account, and who may take the last ones is one rule.
 """
@@ -42,13 +43,17 @@ PAUSE_BLOCKS = 16
 WAKE_BLOCKS = 2 * PAUSE_BLOCKS
 """So many must be free before a stream that waits goes on: at the mark where it stopped it would stop again after one block."""
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 _MAGIC = b"LWARENA1"
 _HEADER = struct.Struct("<8sIIQ")
 _PAGE = mmap.PAGESIZE
 _NO_BLOCK = 0
 
+_TOUCHED = 7
+"""The word of the first page that says which block was taken last of all: the kernel gives those behind it as zeros."""
+
 _EMPTY = memoryview(b"")
+_ZEROS = bytes(BLOCK_BYTES)
 
 
 WARM_FLOOR_BLOCKS = 1024
@@ -60,6 +65,10 @@ TRIM_BLOCKS = 128
 
 class ArenaFull(Exception):
     """No block is free. Reading pauses, or a new stream is refused; nothing is ever dropped."""
+
+
+class BrokenChain(Exception):
+    """Stored blocks are not what a row says of them: whatever they hold, it cannot be told whose it is."""
 
 
 class Use(IntEnum):
@@ -94,12 +103,14 @@ class Arena:
         self.map = mmap.mmap(self.fd, total)
         self.view = memoryview(self.map)
         self.view[: _HEADER.size] = _HEADER.pack(_MAGIC, LAYOUT_VERSION, BLOCK_BYTES, count)
+        self._head = self.view[:_PAGE].cast("Q")
         self.links = self.view[_PAGE : _PAGE + 4 * (count + 1)].cast("I")
         self._warm: list[int] = []
         self._cold: list[int] = []
         self._least_warm = 0
         self._fresh = 1
         self._walked: dict[int, array[int]] = {}
+        self._unwiped: set[int] = set()
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_waking = False
         self.used = [0] * len(Use)
@@ -170,6 +181,10 @@ class Arena:
         else:
             block = self._fresh
             self._fresh += 1
+            self._head[_TOUCHED] = max(self._head[_TOUCHED], block)
+        if self._unwiped and block in self._unwiped:
+            self._unwiped.discard(block)
+            self.wipe(block, 0, BLOCK_BYTES)
         self.links[block] = _NO_BLOCK
         if after:
             self.links[after] = block
@@ -202,6 +217,11 @@ class Arena:
         self._cold.extend(blocks)
         return idle
 
+    def wipe(self, block: int, start: int, stop: int) -> None:
+        """Zero these bytes of a block."""
+        base = self.position(block)
+        self.view[base + start : base + stop] = _ZEROS[: stop - start]
+
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once when blocks have become free. The call may find them taken again and must then ask anew."""
         self._waiting.append(call)
@@ -222,27 +242,51 @@ class Arena:
     def claim(self, firsts: Iterable[int]) -> None:
         """Take the chains that begin with these blocks out of the free ones; for a process that has attached itself.
 
-        All of them must be named before any block is taken. Whoever goes on with a chain finds it with :meth:`walk`.
+        All of them must be named before any block is taken. A block that two chains have, or one twice, may hold either's
+        bytes: no such chain can be gone on with (:meth:`claimed`), and neither can one whose links lead out of the arena.
         """
-        for first in firsts:
-            if 0 < first <= self.blocks and first not in self._walked:
-                self._walked[first] = self.walk(first)
+        owner = array("I", bytes(4 * (self.blocks + 1)))
+        named, broken = [_NO_BLOCK], set()
+        for first in filter(None, firsts):
+            number = len(named)
+            named.append(first)
+            blocks, block = array("I"), first
+            while block:
+                if block > self.blocks or owner[block]:
+                    broken |= {number, owner[block] if block <= self.blocks else number}
+                    break
+                owner[block] = number
+                blocks.append(block)
+                block = self.links[block]
+            self._walked.setdefault(first, blocks)
+        for number in broken:
+            self._walked.pop(named[number], None)
         used = bytearray(self.blocks + 1)
         for blocks in self._walked.values():
             for block in blocks:
                 used[block] = 1
         self._fresh = used.rfind(1) + 1 or 1
         self._warm = [block for block in range(1, self._fresh) if not used[block]]
+        # Whoever died may have been about to wipe one, or to name one in a row.
+        touched = max(min(self._head[_TOUCHED], self.blocks), self._fresh - 1)
+        self._unwiped = {block for block in range(1, touched + 1) if not used[block]}
 
-    def claimed(self, first: int, use: Use) -> array[int]:
-        """The blocks of a chain that is gone on with, counted for its use from now on."""
-        blocks = self._walked.pop(first, None) or self.walk(first)
+    def claimed(self, first: int, use: Use, end: int) -> array[int]:
+        """The blocks of a chain of ``end`` bytes that is gone on with, counted for its use from now on.
+
+        Raises:
+            BrokenChain: it was not claimed, was gone on with already, or has fewer bytes.
+        """
+        if end > len(self._walked.get(first, ())) * BLOCK_BYTES or first not in self._walked:
+            raise BrokenChain(f"there is no chain of {end} bytes at block {first}")
+        blocks = self._walked.pop(first)
         self.used[use] += len(blocks)
         return blocks
 
     def free_unclaimed(self) -> None:
         """Give back the chains that were claimed and that nobody went on with."""
         for blocks in self._walked.values():
+            self._unwiped.update(blocks)
             self._warm.extend(blocks)
         self._walked.clear()
 
@@ -260,6 +304,7 @@ class Arena:
 
     def close(self) -> None:
         """Unmap. Only for tests and the end of the process: views into the arena must be gone."""
+        self._head.release()
         self.links.release()
         self.view.release()
         self.map.close()
@@ -269,10 +314,9 @@ class Arena:
 class Chain:
     """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
 
-    ``rest`` is the free rest of the last block, where the next bytes may be stored: never empty while not ``is_full``.
-    With ``on_full``, a chain that finds no block calls it, stands still
-    (:attr:`is_full`) and waits for :meth:`extend`. ``stored`` (first block, bytes) takes over a chain that another
-    process has begun."""
+    ``rest`` is the free rest of the last block, where the next bytes may be stored: never empty while not ``is_full``. With
+    ``on_full``, a chain that finds no block calls it, stands still (:attr:`is_full`) and waits for :meth:`extend`. ``stored``
+    (first block, bytes) takes over a chain that another process has begun, and may find it full."""
 
     __slots__ = ("_arena", "_view", "blocks", "is_full", "on_full", "rest", "use")
 
@@ -290,10 +334,9 @@ class Chain:
             self._seek(0)
         else:
             first, end = stored
-            self.blocks = arena.claimed(first, use)
+            self.blocks = arena.claimed(first, use, end)
             self._seek(end)
-            if not self.rest:
-                self._extend_or_wait()
+            self.is_full = not self.rest  # whoever stores more extends it first, and waits if there is no block
 
     def __repr__(self) -> str:
         return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
@@ -389,8 +432,30 @@ class Chain:
         """A copy of ``length`` bytes from offset ``start``."""
         return b"".join(self.slices(start, length))
 
+    def find_end(self, least: int) -> int:
+        """Where the stored bytes end, by what lies there: behind them all is zero. At least ``least``."""
+        for index in range(len(self.blocks) - 1, -1, -1):
+            base = self._arena.position(self.blocks[index])
+            if left := bytes(self._view[base : base + BLOCK_BYTES]).rstrip(b"\0"):
+                return max(least, index * BLOCK_BYTES + len(left))
+        return least
+
+    def go_to(self, end: int) -> None:
+        """Be so many bytes long, which are there already."""
+        self._seek(end)
+        self.is_full = not self.rest
+
+    def _wipe_from(self, start: int) -> None:
+        """Zero all bytes from an offset on."""
+        end = self.end
+        for index in range(start >> BLOCK_SHIFT, len(self.blocks)):
+            first = index << BLOCK_SHIFT
+            if end > max(start, first):
+                self._arena.wipe(self.blocks[index], max(0, start - first), min(BLOCK_BYTES, end - first))
+
     def rewind(self) -> None:
         """Forget every byte. The first block stays; nobody may hold a view of any."""
+        self._wipe_from(0)
         surplus = self.blocks[1:]
         del self.blocks[1:]
         self._arena.links[self.first] = _NO_BLOCK
@@ -409,6 +474,7 @@ class Chain:
             self.rewind()
             self.append(data)
             return
+        self._wipe_from(len(data))
         surplus = self.blocks[need:]
         del self.blocks[need:]
         self._arena.links[self.blocks[-1]] = _NO_BLOCK
@@ -422,6 +488,7 @@ class Chain:
     def give(self) -> None:
         """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
         assert len(self.blocks), "the chain's blocks were given back already"
+        self._wipe_from(0)
         blocks, self.blocks = self.blocks, array("I")
         self.rest = _EMPTY
         self.on_full = None  # it leads back to who holds the chain: a cycle that only the collector would find

@@ -17,6 +17,8 @@ import struct
 import termios
 from typing import Final, NamedTuple
 
+from ..words.faultpoint import lacks
+
 TCP_INFO_BYTES: Final = 136
 _STATE_AND_COUNTERS = struct.Struct("=B119xQQ")
 """struct tcp_info (linux/tcp.h): the state, then at offset 120 bytes_acked and bytes_received."""
@@ -84,7 +86,7 @@ def take_reading(sock: socket.socket) -> Reading:
 
 def counters_work() -> bool:
     """Whether this kernel counts exactly: tried on a loopback connection. False on macOS, gVisor and very old kernels."""
-    if not hasattr(socket, "TCP_INFO"):
+    if not hasattr(socket, "TCP_INFO") or lacks("counters"):
         return False
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:

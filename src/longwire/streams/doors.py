@@ -14,7 +14,9 @@ from enum import IntEnum
 from typing import Final
 
 from ..words.events import FRAMED, KIND_BITS, LENGTH_MASK, SILENT
-from .log import Log
+from .log import Log, LostEvents
+
+__all__ = ["LAST_CHUNK", "Buffers", "Door", "LostEvents", "encode", "end_bytes"]
 
 Buffers = list[bytes | memoryview]
 

@@ -29,6 +29,10 @@ FROM_UPSTREAM = 1 << 31
 """The record holds an event of the engine in another form. Reading the upstream's bytes again finds that event again."""
 
 
+class LostEvents(Exception):
+    """Events were counted, and nobody can tell any more where they lie."""
+
+
 class Recorded(NamedTuple):
     """One record as it lies in the records' chain; ``place`` is its position in the index."""
 
@@ -62,6 +66,7 @@ class Log:
         "deliverable",
         "entries",
         "epoch",
+        "is_lost",
         "is_sealed",
         "known_from",
         "knows_silent",
@@ -89,6 +94,8 @@ class Log:
         self.deliverable = 0
         self.epoch = 1
         self.is_sealed = False
+        self.is_lost = False
+        """The entries below :attr:`known_from` will never be found."""
         self.known_from = 0
         self.spans: list[tuple[int, int, int]] = []
         """``(position, start, end)``: framed events that were counted and not looked at yet."""
@@ -223,9 +230,15 @@ class Log:
         return position - bisect_left(self.silent, position)
 
     def fill(self, position: int = 0) -> None:
-        """Find the entries from ``position`` on that were only counted so far; :func:`doors.encode` asks when it meets one."""
+        """Find the entries from ``position`` on that were only counted so far; :func:`doors.encode` asks when it meets one.
+
+        Raises:
+            LostEvents: that is not possible any more.
+        """
         if self.missing is not None and position < self.missing_below and not self.missing.find_from(position):
             self._find_missing()
+        if self.is_lost:
+            raise LostEvents("the beginning of this log cannot be told any more")
         for span in self.spans:
             self._fill_span(*span)
         self.spans.clear()

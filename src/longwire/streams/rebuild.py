@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable
 
 from ..words.events import FRAMED, SILENT, pack
-from .arena import Arena, Chain, Use
+from .arena import Arena, BrokenChain, Chain, Use
 from .log import FRAME_END, Log, Recorded
 from .stream import Facts
 from .tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_MASK, StreamRow
@@ -165,8 +165,13 @@ def log_of_row(arena: Arena, row: StreamRow, words: tuple[int, int], upstream_by
     """The log as the row has it: both chains, and as many unknown entries as the checkpoint counts.
 
     ``words`` are the row's first two: the checkpoint, and the length of its records.
+
+    Raises:
+        BrokenChain: the row cannot be true.
     """
     count, records_bytes = words[0] & COUNT_MASK, words[1] & RECORDS_MASK
+    if count > checkpoint_offset(words[0]) + records_bytes:
+        raise BrokenChain("there are more entries than bytes")
     upstream = Chain(arena, Use.LOG, stored=(row.log_block, upstream_bytes))
     records = (
         Chain(arena, Use.RECORDS, stored=(row.records_block, records_bytes))

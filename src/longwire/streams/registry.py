@@ -82,7 +82,7 @@ class Registry:
         self._tombstones: OrderedDict[bytes, str] = OrderedDict()
         self._retained_blocks = 0
         self._sweep: Sweep[Stream] = Sweep(clock, self.tick_s, self._streams.values, self._look_at, self._begin_round)
-        self._dormant: dict[bytes, Callable[[], Stream]] = {}
+        self._dormant: dict[bytes, Callable[[], Stream | None]] = {}
         self.is_incomplete = False
         """Streams are still being taken over: one that is not here may come."""
         self._asked: dict[tuple[int, int], Stream] = {}
@@ -139,15 +139,22 @@ class Registry:
             self.pin_key(facts.key_hash, facts.body_hash, stream)
         return stream
 
-    def let_sleep(self, id: bytes, take: Callable[[], Stream]) -> None:
-        """An ended stream of a process that has died: ``take`` makes it once it is asked for, or when there is time."""
+    def find_taken(self, id: bytes, row_index: int) -> Stream | None:
+        """The stream that was taken over from this row, if it was."""
+        stream = self._streams.get(id)
+        return stream if stream is not None and stream.row == row_index else None
+
+    def let_sleep(self, id: bytes, take: Callable[[], Stream | None]) -> None:
+        """An ended stream of a process that has died: ``take`` makes it once it is asked for, or when there is time. None: it
+        cannot be made."""
         self._dormant[id] = take
 
     def wake_some(self, count: int) -> bool:
         """Take over so many of those that sleep, the latest first; whether any are left."""
         for _ in range(min(count, len(self._dormant))):
             _, take = self._dormant.popitem()
-            self._ended_in_order.move_to_end(take().id, last=False)
+            if (stream := take()) is not None:
+                self._ended_in_order.move_to_end(stream.id, last=False)
         return bool(self._dormant)
 
     def find_asked(self, asker: tuple[int, int]) -> Stream | None:

@@ -264,10 +264,12 @@ class Stream:
         self.ended_at = self._now()
         self.producer = None
         self.waiting_since = None
-        self._drop_request()
+        request, self.request = self.request, None
         if self.slot is not None:
             self.slot.release()
         self._on_end(self)
+        if request is not None:
+            request.give()  # after the row was written: it must not name what may be another's by the time we are killed
         self._wake()
 
     def stop(self, reason: CloseReason, message: str) -> None:
@@ -373,11 +375,6 @@ class Stream:
         self.waiting_since = None
         self.link = Link()  # the first attempt's descriptor may be another's by now: no row may name it any more
         self._on_change(self)
-
-    def _drop_request(self) -> None:
-        if self.request is not None:
-            self.request.give()
-            self.request = None
 
     # Taking over.
 

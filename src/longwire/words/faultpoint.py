@@ -1,6 +1,7 @@
-"""Places where a test may have the process killed: between two steps that must not be torn apart.
+"""Places where a test may have the process killed, and things of the machine's that it may take away.
 
-What lives here: naming such a place, and dying there when that was asked for. What must not: any other kind of fault.
+What lives here: naming such a place, and dying there when that was asked for; what is to be missing. What must not: any other
+kind of fault.
 
 Nothing is armed unless lifecycle was told so (by LONGWIRE_DIE_AT, which is for tests); an unarmed point costs one look at an
 empty dictionary, and none of them lies on the path of a token.
@@ -12,24 +13,48 @@ import os
 import signal
 
 _armed: dict[str, int] = {}
+_missing: set[str] = set()
 
 
-def arm(spec: str) -> None:
-    """``NAME=N``, several with commas: die when the point of that name is passed for the Nth time."""
+def arm(spec: str, incarnation: int = 0) -> None:
+    """``NAME=N``, several with commas: die when the point of that name is passed for the Nth time.
+
+    ``NAME:DETAIL=N`` counts only the passings with that detail, ``NAME@INCARNATION=N`` only those in that process.
+    """
     for part in filter(None, spec.split(",")):
         name, _, count = part.partition("=")
-        _armed[name] = int(count or 1)
+        name, _, only = name.partition("@")
+        if not only or int(only) == incarnation:
+            _armed[name] = int(count or 1)
 
 
 def disarm() -> None:
     """Forget all of them."""
     _armed.clear()
+    _missing.clear()
 
 
-def reach(name: str) -> None:
+def take_away(spec: str) -> None:
+    """Names with commas: ``counters`` (a kernel that does not count a connection's bytes), ``clone`` (one that starts no more
+    processes that share our descriptors)."""
+    _missing.update(filter(None, spec.split(",")))
+
+
+def lacks(name: str) -> bool:
+    """Whether this was taken away."""
+    return name in _missing
+
+
+def reach(name: str, detail: str = "") -> None:
     """This point is reached: the process ends here, as by SIGKILL, if it was armed and its time has come."""
-    if _armed and name in _armed:
-        _armed[name] -= 1
-        if _armed[name] <= 0:
-            os.write(2, f"longwire: killed at {name}\n".encode())
-            os.kill(os.getpid(), signal.SIGKILL)
+    if _armed:
+        for armed in (name, f"{name}:{detail}"):
+            if armed in _armed:
+                _count_down(armed)
+
+
+def _count_down(name: str) -> None:
+    _armed[name] -= 1
+    if _armed[name] <= 0:
+        os.write(2, f"longwire: killed at {name}\n".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
