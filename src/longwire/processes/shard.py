@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from ..adopt import Adopter, Rows, Socket, claim_rows
-from ..groundwork import make_tls, raise_descriptor_limit, shown
+from ..groundwork import make_tls, raise_descriptor_limit, shown, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded, GuardianGone, fetch_sockets
@@ -226,6 +226,7 @@ def main(arguments: Sequence[str]) -> int:
     channel = Channel(socket.socket(fileno=int(channel_fd)))
     faultpoint.arm(os.environ.get("LONGWIRE_DIE_AT", ""))
     raise_descriptor_limit()
+    widen_descriptor_table()  # before there is a guardian
     try:
         shard = Shard(channel, int(incarnation), Deed.parse(deed))
         configure_logging(shard.settings.log_level)
