@@ -29,7 +29,7 @@ from .words.settings import Settings
 
 SECRET_BYTES = 32
 MAX_WIDENED = 1 << 16
-"""Descriptors that a table has room for from the start: half a megabyte of the kernel's memory. A larger limit is for others."""
+"""Descriptors that a table has room for from the start: half a megabyte of the kernel's memory."""
 MAX_ARENA_BYTES = 64 << 30
 """A larger arena must be asked for: on a machine with so much memory somebody else wants the rest."""
 
