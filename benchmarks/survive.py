@@ -29,6 +29,8 @@ EVENT_IN_LOG_BYTES = 260
 SETTLE_S = 2.0
 AFTER_KILL_S = 1.5
 """From the successor's word that it serves until the gaps are read: the last streams have had their next event by then."""
+AFTERWARDS_S = 12.0
+"""After the last kill: longer than any time limit of a new connection, none of which may hold for one that was taken over."""
 OPEN_WITHIN_S = 120.0
 FILL_WITHIN_S = 600.0
 FINISH_WITHIN_S = 120.0
@@ -137,6 +139,8 @@ def one_run(streams: int, events: int, options: argparse.Namespace, outcome: Out
             outcome.invalid.append(f"only {filled['filled']} of {streams} logs were filled: {filled['examples']}")
         time.sleep(SETTLE_S)
         kills = [one_kill(number, gateway, load, options, outcome) for number in range(options.kills)]
+        say(f"  {AFTERWARDS_S:g} s to see whether all go on")
+        time.sleep(AFTERWARDS_S)
         started = engine.ask("count")["started"]
         engine.ask("finish")
         end = load.ask("finish", within_s=FINISH_WITHIN_S)

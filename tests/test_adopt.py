@@ -7,6 +7,7 @@ import json
 import os
 import random
 import socket
+from array import array
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import cast
@@ -17,7 +18,7 @@ import uvloop
 from longwire.admission.limiter import Limiter
 from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenants
-from longwire.adopt import Adopter, claim_rows
+from longwire.adopt import Adopter, LeftOut, claim_rows
 from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
@@ -25,11 +26,14 @@ from longwire.gateway import Gateway
 from longwire.observe.instruments import Instruments
 from longwire.server.handlers import Handlers
 from longwire.server.listener import Listener
+from longwire.server.record import Phase
 from longwire.sim import SimServer
 from longwire.sim.answer import answer_text
+from longwire.streams.arena import Arena
+from longwire.streams.log import Log
 from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
-from longwire.streams.stream import State, Stream
+from longwire.streams.stream import Facts, State, Stream
 from longwire.wire.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from longwire.words.clock import LoopClock
 from longwire.words.ids import Place
@@ -150,6 +154,8 @@ class Trial:
         heir = Rooms(Memory.attach(fds, place), self.rooms.settings, tenants)
         await heir.adopt(sockets)
         self.rooms = heir
+        answering = [each for each in heir.listener.connections if each.phase == Phase.ANSWERING]
+        assert not any(each.deadline for each in answering), "nothing is waited for in the middle of an answer"
 
     async def __aexit__(self, *exc: object) -> None:
         for connection in list(self.rooms.listener.connections):
@@ -326,3 +332,46 @@ async def adopt_before_the_head() -> None:
 
 def test_a_response_that_was_about_to_begin_has_all_of_its_head() -> None:
     uvloop.run(adopt_before_the_head())
+
+
+def test_the_last_entries_are_found_as_they_would_be_from_the_start() -> None:
+    """For every place of a reader: either exactly what a reading of all finds, or nothing."""
+    delta = b'data: {"choices":[{"index":0,"delta":{"content":"%d"},"logprobs":null,"finish_reason":null}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    odd = [
+        encode_chunk(b": ping\n\n"),
+        encode_chunk(delta % 1 + delta % 2),
+        encode_chunk(b"data:"),
+        encode_chunk(b" {}\n\n"),
+    ]
+    frames = [encode_chunk(delta % number) for number in range(30)]
+    facts = Facts(tenant="", tenant_index=0, route="chat_completions")
+    for pieces in (
+        frames,
+        [*frames[:20], *odd, *frames[20:]],
+        [encode_chunk(bytes((byte,))) for byte in b"".join(frames[:2])],
+    ):
+        whole = log_of(head + b"".join(pieces), facts)
+        found = 0
+        for position in range(1, len(whole.entries)):
+            log = log_of(head + b"".join(pieces), facts, read=False)
+            log.missing_below = log.known_from = len(whole.entries)
+            log.entries = array("Q", bytes(8 * len(whole.entries)))
+            if LeftOut(log, facts, log.upstream.end, False).find_from(position):
+                found += 1
+                assert 0 < log.missing_below <= position
+                blocks = [log.block(each) for each in range(log.missing_below, len(whole.entries))]
+                assert blocks == [whole.block(each) for each in range(log.missing_below, len(whole.entries))]
+        assert bool(found) == (pieces[0] == frames[0])
+
+
+def log_of(data: bytes, facts: Facts, *, read: bool = True) -> Log:
+    log = Log(Arena(1 << 20))
+    log.upstream.append(data)
+    if read:
+        log.missing_below = 1 << 20
+        log.known_from = 0
+        left_out = LeftOut(log, facts, log.upstream.end, False)
+        log.entries = array("Q")
+        left_out.find_all()
+    return log

@@ -19,6 +19,7 @@ import pytest
 from longwire import groundwork
 from longwire.groundwork import (
     MAX_ARENA_BYTES,
+    MAX_WIDENED,
     SECRET_BYTES,
     CannotListen,
     ReadingProcess,
@@ -30,6 +31,7 @@ from longwire.groundwork import (
     raise_descriptor_limit,
     settle_garbage,
     shown,
+    widen_descriptor_table,
 )
 from longwire.words.errors import SettingsError
 
@@ -178,3 +180,14 @@ def test_a_reading_process_that_has_died_is_replaced() -> None:
         assert reader.submit(os.getpid).result() != first
     finally:
         reader.shutdown(cancel_futures=True)
+
+
+def test_the_table_of_descriptors_is_widened_and_nothing_stays_open() -> None:
+    def size() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("FDSize:")).split()[1])
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    widen_descriptor_table()
+    assert size() >= min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MAX_WIDENED)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

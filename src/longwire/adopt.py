@@ -5,6 +5,8 @@ What must not: how a row is read (streams), how a response is regenerated (serve
 
 Nobody reconnects, nothing is lost, nothing repeats: the bytes that were read lie in the arena, because the kernel put
 them there; those that were written are counted by the kernel; and law 2 regenerates all that lies between.
+
+Over 400 lines: each step relies on what the one before has left undone, and that must be seen in one place.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import asyncio
 import logging
 import socket
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from .dialects.base import RelayWords
 from .dialects.openai_chat import OpenAiWords
@@ -50,6 +53,8 @@ __all__ = ["Adopter", "Rows", "Socket", "claim_rows"]
 
 log = logging.getLogger("longwire.adopt")
 
+AT_ONCE = 16
+"""Streams that wait for their transports together: one alone takes some turns of the loop, in which nothing else is done."""
 MAX_ATTEMPTS = 2
 """A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
 
@@ -60,6 +65,16 @@ class Attempt:
 
     count: int
     has_failed: bool = False
+
+
+class Opening(NamedTuple):
+    """A stream's engine, up to the point where there must be a transport."""
+
+    call: Call
+    connection: UpstreamConnection
+    sock: socket.socket
+    rest: list[memoryview]
+    """What the engine has not been sent of the request."""
 
 
 @dataclass(slots=True)
@@ -84,8 +99,8 @@ class Adopter:
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
         """Take over every row whose socket is there.
 
-        A stream goes first and its readers follow, because what they get is computed from it; one after the other, so that
-        the first goes on while the last still waits. Ended streams that nobody reads sleep until there is time. Each counter is
+        A stream goes first and its readers follow, because what they get is computed from it; a few at a time, so that the
+        first goes on while the last still waits. Ended streams that nobody reads sleep until there is time. Each counter is
         read before its socket is read from or written to. What fails fails alone.
         """
         self._rows, self._sockets = rows, dict(sockets)
@@ -97,13 +112,15 @@ class Adopter:
             is_reading = stream_row is not None and stream_row.id == connection.stream_id
             readers.setdefault(connection.stream if is_reading else -1, []).append(index)
         dormant: list[tuple[int, StreamRow]] = []
+        works: list[Callable[[], Coroutine[None, None, None]]] = []
         for index, row in rows.streams.items():
             if row.state == State.ENDED and index not in readers:
                 dormant.append((index, row))
             else:
-                await self._adopt_stream(index, row, readers.get(index, []))
-        for connection_index in readers.get(-1, []):
-            await self._adopt_connection(connection_index, None)
+                works.append(partial(self._adopt_stream, index, row, readers.get(index, [])))
+        works += [partial(self._adopt_connection, index, None) for index in readers.get(-1, [])]
+        for at in range(0, len(works), AT_ONCE):
+            await asyncio.gather(*(work() for work in works[at : at + AT_ONCE]))
         for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
             self.registry.let_sleep(row.id, partial(self._wake, index, row))
         self.registry.forget_askers()
@@ -129,16 +146,19 @@ class Adopter:
 
     async def _adopt_stream(self, index: int, row: StreamRow, readers: list[int]) -> None:
         stream: Stream | None = None
+        opening: Opening | None = None
         with self._attempt(self.memory.streams, index) as attempt:
             if attempt.count <= MAX_ATTEMPTS:
                 stream = self._take_stream(index, row)
                 if stream.state is not State.ENDED:
-                    await self._take_upstream(stream, row)
+                    opening = self._take_upstream(stream, row)
             elif attempt.count == MAX_ATTEMPTS + 1:
                 stream = self._take_poisoned(index, row)
         if stream is None or attempt.has_failed:
             stream = self._give_up_stream(index, row)
         self.streams_adopted += stream is not None
+        if stream is not None and opening is not None:
+            await self._go_on(stream, opening)
         for connection in readers:
             await self._adopt_connection(connection, stream)
 
@@ -261,14 +281,15 @@ class Adopter:
             log_of.upstream.on_full = stream.wait_for_blocks
         return stream
 
-    async def _take_upstream(self, stream: Stream, row: StreamRow) -> None:
-        """Go on with the engine: read what lies in the arena, then what comes over the same socket."""
+    def _take_upstream(self, stream: Stream, row: StreamRow) -> Opening | None:
+        """Read what of the engine's lies in the arena; returns what is needed to go on over the same socket, if there is
+        more."""
         key = (row.owner, row.fd)
         sock, reading = self._sockets.pop(key, None), self._readings.get(key)
         stream.producer = call = self._make_call(stream)
         if sock is None or reading is None:
             self._go_on_without_socket(stream, call, row)
-            return
+            return None
         connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
         exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
         self._read_on(stream, exchange)
@@ -276,32 +297,43 @@ class Adopter:
         rest = stream.request.slices(row.request_bytes - missing, missing) if stream.request and missing > 0 else []
         if connection.is_idle():
             sock.close()
-            return
+            return None
+        return Opening(call, connection, sock, rest)
+
+    async def _go_on(self, stream: Stream, opening: Opening) -> None:
+        """Read from the engine's socket from now on: once there is a block to read into. Waiting for the transport is no part
+        of an attempt: another stream's fault may end the process meanwhile."""
         if stream.log.upstream.is_full:
             stream.wait_for_blocks()
         if not stream.log.upstream.is_full:
-            await self._open(stream, connection, sock, rest)
+            await self._open(stream, opening)
             return
-        opening = partial(self._open, stream, connection, sock, rest)
-        connection.open_later(sock, lambda: self.calls.start(opening()))
-        call.upstream.take_over(connection)
-        stream.link = stream.link._replace(fd=sock.fileno())
+        opening.connection.open_later(opening.sock, lambda: self.calls.start(self._open(stream, opening)))
+        opening.call.upstream.take_over(opening.connection)
+        stream.link = stream.link._replace(fd=opening.sock.fileno())
         self.registry.store_row(stream)
 
-    async def _open(
-        self, stream: Stream, connection: UpstreamConnection, sock: socket.socket, rest: list[memoryview]
-    ) -> None:
+    async def _open(self, stream: Stream, opening: Opening) -> None:
         """Give the engine's connection its socket, and go on."""
-        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        connection = opening.connection
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=opening.sock)
+        except OSError:
+            log.exception("adoption_fault")
+            self._end(
+                stream, CloseReason.UPSTREAM_RESET, "The engine's connection was lost with a process of the gateway."
+            )
+            return
         if connection.is_idle():
             return  # what was waiting in the socket was the rest of the answer
         if not isinstance(call := stream.producer, Call):
             connection.close()
             return
-        call.upstream.take_over(connection)
-        connection.go_on(rest)
-        stream.link = stream.link._replace(fd=connection.fd)
-        self.registry.store_row(stream)
+        with self._attempt(self.memory.streams, stream.row):
+            call.upstream.take_over(connection)
+            connection.go_on(opening.rest)
+            stream.link = stream.link._replace(fd=connection.fd)
+            self.registry.store_row(stream)
 
     def _read_on(self, stream: Stream, exchange: Exchange) -> None:
         """Read the bytes behind the checkpoint again."""

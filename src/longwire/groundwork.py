@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import gc
 import os
 import resource
@@ -29,6 +30,8 @@ from .words.settings import Settings
 
 SECRET_BYTES = 32
 _PR_SET_PDEATHSIG = 1
+MAX_WIDENED = 1 << 16
+"""Descriptors that a table has room for from the start: half a megabyte of the kernel's memory."""
 MAX_ARENA_BYTES = 64 << 30
 """A larger arena must be asked for: on a machine with so much memory somebody else wants the rest."""
 
@@ -143,6 +146,20 @@ def raise_descriptor_limit() -> None:
     if soft < hard:
         with suppress(ValueError, OSError):  # a container may forbid it; `longwire check` shows what is in force
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def widen_descriptor_table() -> None:
+    """Have the kernel make our table of descriptors as large as it may become, while it is ours alone.
+
+    Once a guardian shares it, the kernel waits for a grace period of RCU at each doubling (fs/file.c, expand_fdtable): ten
+    milliseconds and more, five times in a row where hundreds of sockets are taken over.
+    """
+    limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MAX_WIDENED)
+    with suppress(OSError):
+        low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError, ValueError):
+            os.close(fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, limit - 1))
+        os.close(low)
 
 
 def arena_bytes() -> int:

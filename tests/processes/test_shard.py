@@ -47,7 +47,11 @@ class PaperGuarded:
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Channel:
     monkeypatch.setattr(module, "Guarded", PaperGuarded)
-    monkeypatch.setattr(module, "Estate", lambda _: SimpleNamespace(settings=SimpleNamespace(drain_s=7.0), check_layouts=list, stop_listening=list))
+    monkeypatch.setattr(
+        module,
+        "Estate",
+        lambda _: SimpleNamespace(settings=SimpleNamespace(drain_s=7.0), check_layouts=list, stop_listening=list),
+    )
     ours, _its = Channel.pair()
     its.append(_its)
     return ours

@@ -24,7 +24,7 @@ import uvloop
 
 from ..admission.matrix import WrongLayout
 from ..adopt import Adopter, Rows, Socket, claim_rows
-from ..groundwork import make_tls, raise_descriptor_limit, shown
+from ..groundwork import make_tls, raise_descriptor_limit, shown, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded, GuardianGone, fetch_sockets
@@ -246,6 +246,7 @@ def main(arguments: Sequence[str]) -> int:
     faultpoint.arm(os.environ.get("LONGWIRE_DIE_AT", ""), int(incarnation))
     faultpoint.take_away(os.environ.get("LONGWIRE_WITHOUT", ""))
     raise_descriptor_limit()
+    widen_descriptor_table()  # before there is a guardian
     try:
         shard = Shard(channel, int(incarnation), Deed.parse(deed))
         configure_logging(shard.settings.log_level)

@@ -92,6 +92,7 @@ class AdoptedConnection(ClientConnection):
 
         ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
         self.serial = row.serial
+        self.deadline = 0.0  # that of a new connection; an answer has none
         if reading.was_shut:  # all was said, and only what the client may still send was waited for
             self._wait(Phase.CLOSING, LINGER_S)
             return
