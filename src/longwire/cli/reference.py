@@ -17,6 +17,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "LONGWIRE_ADMIN_URL": "Where `longwire streams` and `longwire top` find the admin port.",
     "LONGWIRE_API_KEY": "The key that `longwire check --url`, `longwire demo --url` and the programs in examples/ send.",
     "LONGWIRE_URL": "Where the programs in examples/ find the gateway.",
+    "LONGWIRE_DIE_AT": "For tests: points at which a shard is killed, see `words/faultpoint.py`.",
 }
 """Variables that are no setting of the gateway."""
 

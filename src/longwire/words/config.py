@@ -24,7 +24,9 @@ from .settings import GIB, KIB, MIB, EngineSettings, Settings, TenantSettings
 from .tenancy import NAME, find_bad_homes, find_bad_words
 
 VARIABLE_PREFIX = "LONGWIRE_"
-NO_SETTINGS = frozenset({"LONGWIRE_CONFIG", "LONGWIRE_ADMIN_URL", "LONGWIRE_API_KEY", "LONGWIRE_URL"})
+NO_SETTINGS = frozenset({
+    "LONGWIRE_CONFIG", "LONGWIRE_ADMIN_URL", "LONGWIRE_API_KEY", "LONGWIRE_URL", "LONGWIRE_DIE_AT",
+})  # fmt: skip
 """Variables that clients and the command line read themselves (cli/reference.py explains them)."""
 
 ENGINE_WORDS = ("local", "sim")
