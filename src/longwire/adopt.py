@@ -28,7 +28,7 @@ from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
 from .server.listener import Listener
 from .server.record import Phase
-from .server.takeover import AdoptedConnection
+from .server.takeover import AdoptedConnection, Legacy
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
 from .streams.log import Log
 from .streams.memory import Memory
@@ -44,6 +44,10 @@ log = logging.getLogger("longwire.adopt")
 
 MAX_ATTEMPTS = 2
 """A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
+
+ASKERS_S = 5.0
+"""How long a request that was under way may take to be read again (a large body is read in another process) and to find
+the stream that it has started already."""
 
 Socket = tuple[int, int]
 """Whose descriptor table, and the number in it."""
@@ -104,21 +108,38 @@ class Adopter:
             stream_row = rows.streams.get(connection.stream)
             is_reading = stream_row is not None and stream_row.id == connection.stream_id
             readers.setdefault(connection.stream if is_reading else -1, []).append(index)
-        dormant: list[tuple[int, StreamRow]] = []
-        for index, row in rows.streams.items():
-            if row.state == State.ENDED and index not in readers:
-                dormant.append((index, row))
-            else:
-                await self._adopt_stream(index, row, readers.get(index, []))
+        awake = {index: row for index, row in rows.streams.items() if row.state != State.ENDED or index in readers}
+        dormant = [(index, row) for index, row in rows.streams.items() if index not in awake]
+        for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
+            self.registry.let_sleep(row.id, (row.asker, row.asked_at), partial(self._take_stream, index, row, None))
+        for index, row in awake.items():
+            await self._adopt_stream(index, row, readers.get(index, []))
         for connection_index in readers.get(-1, []):
             await self._adopt_connection(connection_index, None)
-        for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
-            self.registry.let_sleep(row.id, partial(self._take_stream, index, row, None))
-        self.registry.forget_askers()
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
+        self._look_for_unread()
+
+    def _look_for_unread(self) -> None:
+        """Where nobody reads, the policy for that applies; somewhat later where whoever asked may only not have come so far."""
+        here = {connection.serial: connection for connection in self.listener.connections}
+
+        def may_ask(asker: tuple[int, int]) -> bool:
+            connection = here.get(asker[0])
+            if connection is None:
+                return False
+            return (asker[1], connection.writer is None) > (connection.written_bytes, False)
+
+        awaited = self.registry.keep_askers(may_ask)
         for stream in self.registry.list_live():
+            if stream not in awaited:
+                stream.note_if_unread()
+        if awaited:
+            asyncio.get_running_loop().call_later(ASKERS_S, self._forget_askers)
+
+    def _forget_askers(self) -> None:
+        for stream in self.registry.forget_askers():
             stream.note_if_unread()
 
     def wake_some(self, count: int) -> bool:
@@ -172,10 +193,13 @@ class Adopter:
             if row.phase == Phase.PASSING and self.listener.neighbours is not None:
                 self.listener.neighbours.pass_again(index, row, sock)
                 return
-            word = table.words[table.word_index(index)]
-            connection = AdoptedConnection(self.listener, self.listener.handlers, index)
+            legacy = Legacy(row, table.words[table.word_index(index)], self._readings[key], stream)
+            connection = AdoptedConnection(self.listener, index, legacy)
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
-            connection.take_over(row, word, self._readings[key], stream)
+            if connection.problem is not None:
+                raise connection.problem
+            if self.listener.neighbours is not None:
+                self.listener.neighbours.note_here(row.serial, row.read_base)
             self.connections_adopted += 1
 
     @contextmanager
@@ -196,11 +220,13 @@ class Adopter:
     def _take_stream(self, index: int, row: StreamRow, reading: Reading | None) -> Stream:
         table = self.memory.streams
         checkpoint, records_bytes = table.words[table.word_index(index)], table.words[table.word_index(index) + 1]
+        if row.state == State.ENDED:
+            checkpoint, records_bytes = row.end, row.records_bytes
         facts = facts_of_row(row)
         words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
         is_ended = row.state == State.ENDED
         start = checkpoint_offset(checkpoint)
-        upstream_bytes = row.log_bytes if is_ended else start
+        upstream_bytes = start
         if reading is not None and not is_ended:
             upstream_bytes = bytes_read(reading) - row.read_base
         log_of = log_of_row(self.registry.arena, row, (checkpoint, records_bytes), upstream_bytes)
@@ -268,6 +294,7 @@ class Adopter:
     def _go_on_without_socket(stream: Stream, call: Call) -> None:
         """No connection had been made, or it was TLS, whose state died with its process."""
         if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and stream.request is not None:
+            RebuildSink(stream.log, 0, stream.commit_taken).publish(-1)  # readers may have had heartbeats
             call.start_stored()
         else:
             stream.end(CloseReason.UPSTREAM_RESET, "The engine's connection was lost with a process of the gateway.")

@@ -78,6 +78,7 @@ BANNED_FOR_NOW: dict[str, str] = {}
 BROAD = frozenset({"Exception", "BaseException"})
 BOUNDARIES: dict[str, str] = {
     "longwire.adopt.Adopter._attempt": "one stream whose taking over fails must not keep the others from it",
+    "longwire.server.takeover.AdoptedConnection.connection_made": "kept for the adopter, which logs it; the one is cut",
     "longwire.server.connection.ClientConnection._guarded": "logged, and answered with internal_error",
     "longwire.engines.transport.UpstreamConnection._guarded": "logged, and the one stream ends with internal_error",
     "longwire.engines.call.Call._wait_connect": "logged, and the one stream ends with internal_error",

@@ -6,6 +6,10 @@ not: reading counters (streams.counters), the order of an adoption (adopt.py).
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import NamedTuple, cast
+
 from ..streams.arena import Chain, Use
 from ..streams.counters import Reading, bytes_read, bytes_written
 from ..streams.doors import Door
@@ -15,7 +19,8 @@ from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
 from ..wire.http1 import Http1Error, RequestHead
 from ..words.errors import LongwireError
 from .connection import LINGER_S, ClientConnection
-from .record import Answered, Phase
+from .listener import Listener
+from .record import Answered, ConnectionRecord, Phase, address_of
 from .writer import Writer
 
 
@@ -23,15 +28,44 @@ class AdoptionError(Exception):
     """This connection cannot be gone on with exactly; it is cut, and its client can resume."""
 
 
+class Legacy(NamedTuple):
+    """What is left of a connection: its ``row``, ``checkpoint`` (the reader's word), ``reading`` (the kernel's counts), and
+    ``stream`` (the row's, if it lives)."""
+
+    row: ConnectionRow
+    checkpoint: int
+    reading: Reading
+    stream: Stream | None
+
+
 class AdoptedConnection(ClientConnection):
-    """A :class:`ClientConnection` that begins in the middle."""
+    """A :class:`ClientConnection` that begins in the middle. ``problem``: why it could not, if that is a fault of ours."""
 
-    __slots__ = ()
+    __slots__ = ("_legacy", "problem")
 
-    def take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
-        """Go on exactly where another process stopped, over the same socket. ``connection_made`` has been called.
+    def __init__(self, listener: Listener, index: int, legacy: Legacy) -> None:
+        super().__init__(listener, listener.handlers, index)
+        self._legacy = legacy
+        self.problem: Exception | None = None
 
-        ``checkpoint`` is the reader's word, ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over here and nowhere later: the transport reads from now on, and what comes continues what lies in the arena.
+        Until that is done the row stays what the other process has written: this one may be killed here, too."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.peer = address_of(self.transport)
+        self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
+        self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
+        if self.phase == Phase.CLOSING:
+            return
+        try:
+            self._take_over(*self._legacy)
+        except Exception as exc:  # noqa: BLE001 - the adopter logs it, and goes on with the others
+            self.problem = exc
+            self.abort()
+        del self._legacy
+
+    def _take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
+        """Go on exactly where another process stopped, over the same socket."""
         self.serial = row.serial
         if reading.was_shut:  # all was said, and only what the client may still send was waited for
             self._wait(Phase.CLOSING, LINGER_S)
@@ -45,12 +79,15 @@ class AdoptedConnection(ClientConnection):
         self.record.answered = Answered(
             row.stream, row.stream_id, row.door, row.start_position, row.written_base, row.answer_bytes, row.head
         )
-        sent = written - row.written_base
+        sent = max(0, written - row.written_base)
+        body: bytes | None = None
         try:
             if row.phase == Phase.ANSWERING and (row.stream >= 0 or row.keep_alive):
-                self._read_answered_request()
+                body = self._read_answered_request()
             if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
+            elif self._is_to_serve_again(row, sent):
+                self.loop.call_soon(self._guarded, partial(self._serve, body or b""))
             else:
                 self._take_over_whole(row, sent, stream)
         except (Http1Error, LongwireError, AdoptionError):
@@ -58,8 +95,8 @@ class AdoptedConnection(ClientConnection):
         else:
             self.store_row()
 
-    def _read_answered_request(self) -> None:
-        """Consume the request that is being answered; the same bytes were good before.
+    def _read_answered_request(self) -> bytes:
+        """Consume the request that is being answered; the same bytes were good before. Returns its body.
 
         Raises:
             Http1Error: they are not what they were.
@@ -68,8 +105,15 @@ class AdoptedConnection(ClientConnection):
         assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
         self.head, self.speaks_1_1 = head, head.minor == 1
         self.pending = self.handlers.prepare(head, self)
-        self._reader.next_event()
+        body = self._reader.next_event()
+        assert isinstance(body, bytes), "and it was parsed before"
         self.phase = Phase.ANSWERING
+        return body
+
+    def _is_to_serve_again(self, row: ConnectionRow, sent: int) -> bool:
+        """An answer that is too long for the row, and of which nothing was sent. To read again changes nothing."""
+        is_lost = row.stream < 0 and not sent and len(row.head) != row.answer_bytes
+        return is_lost and self.pending is not None and self.pending.head.method in ("GET", "HEAD")
 
     def _take_over_response(self, row: ConnectionRow, checkpoint: int, sent: int, stream: Stream) -> None:
         """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
@@ -109,7 +153,7 @@ class AdoptedConnection(ClientConnection):
                 raise AdoptionError("the response was not stored whole")
             self.transport.write(row.head[-missing:])
         self.written_bytes = row.written_base + sent + max(missing, 0)
-        if not self.keep_alive:
+        if not self.keep_alive and row.phase != Phase.BODY:
             self._close_gently()
         elif self.phase == Phase.ANSWERING:
             self.response_done()
@@ -117,4 +161,4 @@ class AdoptedConnection(ClientConnection):
             self._wait(
                 Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
             )
-            self._advance()
+            self.loop.call_soon(self._go_on)  # when the transport has begun to read: an answer may have to stop it

@@ -11,6 +11,8 @@ stored.
 A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until
 its bytes have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one
 tenant's bytes to another.
+
+Over 400 lines: blocks and the chains of them are one account, and each keeps to what the other promises.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from typing import Self
 
+from ..words.faultpoint import reach
 from .shared import LayoutMismatch, make_memory
 
 BLOCK_BYTES = 16 * 1024
@@ -253,6 +257,21 @@ class Chain:
             if not self.rest:
                 self._extend_or_wait()
 
+    @classmethod
+    def holding(cls, arena: Arena, use: Use, data: bytes) -> Self:
+        """A chain that begins with these bytes.
+
+        Raises:
+            ArenaFull: there is no room; nothing is held.
+        """
+        chain = cls(arena, use)
+        try:
+            chain.append(data)
+        except ArenaFull:
+            chain.give()
+            raise
+        return chain
+
     def __repr__(self) -> str:
         return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
 
@@ -303,6 +322,7 @@ class Chain:
         if not self.rest:
             end = self.end
             self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
+            reach("block_crossing")
             self._seek(end)
         self.is_full = False
 
