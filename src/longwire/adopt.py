@@ -92,6 +92,7 @@ class Adopter:
     _rows: Rows = field(default_factory=lambda: Rows({}, {}))
     _sockets: dict[Socket, socket.socket] = field(default_factory=dict)
     _readings: dict[Socket, Reading] = field(default_factory=dict)
+    _taken: list[AdoptedConnection] = field(default_factory=list)
 
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
         """Take over every row whose socket is there.
@@ -120,6 +121,9 @@ class Adopter:
         for sock in self._sockets.values():
             sock.close()
         self._look_for_unread()
+        for taken in self._taken:
+            taken.go_on()
+        self._taken.clear()
 
     def _look_for_unread(self) -> None:
         """Where nobody reads, the policy for that applies; somewhat later where whoever asked may only not have come so far."""
@@ -201,6 +205,7 @@ class Adopter:
             if self.listener.neighbours is not None:
                 self.listener.neighbours.note_here(row.serial, row.read_base)
             self.connections_adopted += 1
+            self._taken.append(connection)
 
     @contextmanager
     def _attempt(self, table: Table, index: int) -> Iterator[None]:

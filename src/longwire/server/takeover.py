@@ -41,11 +41,12 @@ class Legacy(NamedTuple):
 class AdoptedConnection(ClientConnection):
     """A :class:`ClientConnection` that begins in the middle. ``problem``: why it could not, if that is a fault of ours."""
 
-    __slots__ = ("_legacy", "problem")
+    __slots__ = ("_legacy", "_unserved", "problem")
 
     def __init__(self, listener: Listener, index: int, legacy: Legacy) -> None:
         super().__init__(listener, listener.handlers, index)
         self._legacy = legacy
+        self._unserved: bytes | None = None
         self.problem: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -63,6 +64,19 @@ class AdoptedConnection(ClientConnection):
             self.problem = exc
             self.abort()
         del self._legacy
+
+    def go_on(self) -> None:
+        """Every stream is taken over: look at what was asked. Until then requests wait (:meth:`_advance`): the stream that one
+        of them has started may be among those that are still to come."""
+        body, self._unserved = self._unserved, None
+        if body is None:
+            self._go_on()
+        elif self.phase != Phase.CLOSING:
+            self._guarded(partial(self._serve, body))
+
+    def _advance(self) -> None:
+        if not self.handlers.gateway.registry.is_incomplete:
+            super()._advance()
 
     def _take_over(self, row: ConnectionRow, checkpoint: int, reading: Reading, stream: Stream | None) -> None:
         """Go on exactly where another process stopped, over the same socket."""
@@ -87,7 +101,7 @@ class AdoptedConnection(ClientConnection):
             if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
             elif self._is_to_serve_again(row, sent):
-                self.loop.call_soon(self._guarded, partial(self._serve, body or b""))
+                self._unserved = body or b""
             else:
                 self._take_over_whole(row, sent, stream)
         except (Http1Error, LongwireError, AdoptionError):
@@ -161,4 +175,3 @@ class AdoptedConnection(ClientConnection):
             self._wait(
                 Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
             )
-            self.loop.call_soon(self._go_on)  # when the transport has begun to read: an answer may have to stop it
