@@ -25,12 +25,12 @@ if [ $$code -eq 0 ]; then echo ' done'; \
 else echo ' FAILED'; tail -n 40 $(LOG); echo 'The whole of it is in $(LOG).'; exit $$code; fi
 endef
 
-.PHONY: help demo serve test lint clean
+.PHONY: help demo serve test soak lint clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-demo: $(VENV)/project.stamp $(VENV)/engine.stamp ## Stream from a real model, cut the connection, resume, prove that nothing was lost
+demo: $(VENV)/project.stamp $(VENV)/engine.stamp ## Stream from a real model, kill its process, cut its connection, prove that nothing was lost
 	@$(BIN)/longwire demo $(ARGS)
 
 serve: $(VENV)/project.stamp $(VENV)/engine.stamp ## Start the gateway on the embedded model at 127.0.0.1:8080 (taken? ARGS='--port 9000 --admin-port 9001')
@@ -38,6 +38,9 @@ serve: $(VENV)/project.stamp $(VENV)/engine.stamp ## Start the gateway on the em
 
 test: lint $(VENV)/engine.stamp $(VENV)/corpus.stamp $(VENV)/node.stamp ## Run the linters and all tests (PYTEST_ARGS='tests/wire -x')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(VENV)/test.stamp ## Kill shards under all kinds of clients for MINUTES=10 (SEED=... repeats one)
+	$(BIN)/python -m tests.survival.soak $(or $(MINUTES),10) $(SEED)
 
 lint: $(VENV)/test.stamp ## Run ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -18,12 +18,13 @@ import uvloop
 from longwire.admission.limiter import Limiter
 from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenants
-from longwire.adopt import Adopter, LeftOut, claim_rows
+from longwire.adopt import Adopter, claim_rows
 from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
 from longwire.gateway import Gateway
 from longwire.observe.instruments import Instruments
+from longwire.rereading import LeftOut
 from longwire.server.handlers import Handlers
 from longwire.server.listener import Listener
 from longwire.server.record import Phase

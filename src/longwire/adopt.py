@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from array import array
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,6 @@ from typing import NamedTuple
 
 from .dialects.base import RelayWords
 from .dialects.openai_chat import OpenAiWords
-from .engines.base import Answer, Failure
 from .engines.call import Call, CallShell, Order
 from .engines.directory import Directory
 from .engines.exchange import Exchange
@@ -31,20 +29,19 @@ from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
+from .rereading import LeftOut, read_run
 from .server.listener import Listener
 from .server.record import Phase
-from .server.takeover import AdoptedConnection, Checkpoint
+from .server.takeover import AdoptedConnection, Attempt, Checkpoint, Legacy
 from .streams.claim import Rows, Socket, claim_rows
 from .streams.counters import Reading, bytes_read, bytes_written, take_reading
-from .streams.log import Log
 from .streams.memory import Memory
-from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, checkpoint_offset, facts_of_row, find_tail, log_of_row
+from .streams.rebuild import RebuildSink, checkpoint_offset, facts_of_row, log_of_row
 from .streams.registry import Registry
 from .streams.salvage import salvage
-from .streams.stream import EndingWords, Facts, State, Stream
+from .streams.stream import EndingWords, State, Stream
 from .streams.tables import ATTEMPTS_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .streams.terms import Slot
-from .wire.framer import one_frame, plain_run
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 from .words.settings import EngineSettings
@@ -58,13 +55,9 @@ AT_ONCE = 16
 MAX_ATTEMPTS = 2
 """A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
 
-
-@dataclass(slots=True)
-class Attempt:
-    """One try to take a row over: the how manieth it is in a row of processes that died of it."""
-
-    count: int
-    has_failed: bool = False
+ASKERS_S = 5.0
+"""How long a request that was under way may take to be read again (a large body is read in another process) and to find
+the stream that it has started already."""
 
 
 class Opening(NamedTuple):
@@ -95,6 +88,7 @@ class Adopter:
     _readings: dict[Socket, Reading] = field(default_factory=dict)
     _known_until: dict[bytes, int] = field(default_factory=dict)
     """Streams that were ended here, and how many entries they had before that was said in them."""
+    _taken: list[AdoptedConnection] = field(default_factory=list)
 
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
         """Take over every row whose socket is there.
@@ -111,23 +105,43 @@ class Adopter:
             stream_row = rows.streams.get(connection.stream)
             is_reading = stream_row is not None and stream_row.id == connection.stream_id
             readers.setdefault(connection.stream if is_reading else -1, []).append(index)
-        dormant: list[tuple[int, StreamRow]] = []
-        works: list[Callable[[], Coroutine[None, None, None]]] = []
-        for index, row in rows.streams.items():
-            if row.state == State.ENDED and index not in readers:
-                dormant.append((index, row))
-            else:
-                works.append(partial(self._adopt_stream, index, row, readers.get(index, [])))
+        awake = {index: row for index, row in rows.streams.items() if row.state != State.ENDED or index in readers}
+        dormant = [(index, row) for index, row in rows.streams.items() if index not in awake]
+        for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
+            self.registry.let_sleep(row.id, (row.asker, row.asked_at), partial(self._wake, index, row))
+        works: list[Callable[[], Coroutine[None, None, None]]] = [
+            partial(self._adopt_stream, index, row, readers.get(index, [])) for index, row in awake.items()
+        ]
         works += [partial(self._adopt_connection, index, None) for index in readers.get(-1, [])]
         for at in range(0, len(works), AT_ONCE):
             await asyncio.gather(*(work() for work in works[at : at + AT_ONCE]))
-        for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
-            self.registry.let_sleep(row.id, partial(self._wake, index, row))
-        self.registry.forget_askers()
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
+        self._look_for_unread()
+        for taken in self._taken:
+            taken.go_on()
+        self._taken.clear()
+
+    def _look_for_unread(self) -> None:
+        """Where nobody reads, the policy for that applies; somewhat later where whoever asked may only not have come so far."""
+        here = {connection.serial: connection for connection in self.listener.connections}
+
+        def may_ask(asker: tuple[int, int]) -> bool:
+            connection = here.get(asker[0])
+            if connection is None:
+                return False
+            return (asker[1], connection.writer is None) > (connection.written_bytes, False)
+
+        awaited = self.registry.keep_askers(may_ask)
         for stream in self.registry.list_live():
+            if stream not in awaited:
+                stream.note_if_unread()
+        if awaited:
+            asyncio.get_running_loop().call_later(ASKERS_S, self._forget_askers)
+
+    def _forget_askers(self) -> None:
+        for stream in self.registry.forget_askers():
             stream.note_if_unread()
 
     def wake_some(self, count: int) -> bool:
@@ -201,8 +215,10 @@ class Adopter:
                 reach("adopting_connection")
                 self.listener.neighbours.pass_again(index, row, sock)
             return
-        connection = AdoptedConnection(self.listener, self.listener.handlers, index)
-        connection.takes = partial(self._take_connection, connection, index, self._readings[key], stream)
+        known_until = self._known_until.get(stream.id) if stream is not None else None
+        checkpoint = Checkpoint(table.words[table.word_index(index)], known_until)
+        legacy = Legacy(row, checkpoint, self._readings[key], stream)
+        connection = AdoptedConnection(self.listener, index, legacy, lambda: self._attempt(table, index))
         try:
             await asyncio.get_running_loop().connect_accepted_socket(partial(_same, connection), sock)
         except OSError:
@@ -210,20 +226,11 @@ class Adopter:
         if not connection.is_made:
             table.give(index)
             sock.close()
-
-    def _take_connection(
-        self, connection: AdoptedConnection, index: int, reading: Reading, stream: Stream | None
-    ) -> None:
-        """Called once it has its transport."""
-        table = self.memory.connections
-        known_until = self._known_until.get(stream.id) if stream is not None else None
-        checkpoint = Checkpoint(table.words[table.word_index(index)], known_until)
-        with self._attempt(table, index) as attempt:
-            reach("adopting_connection")
-            connection.take_over(self._rows.connections[index], checkpoint, reading, stream)
-            self.connections_adopted += 1
-        if attempt.has_failed:
-            connection.abort()
+            return
+        if self.listener.neighbours is not None:
+            self.listener.neighbours.note_here(row.serial, row.read_base)
+        self.connections_adopted += 1
+        self._taken.append(connection)
 
     @contextmanager
     def _attempt(self, table: Table, index: int) -> Iterator[Attempt]:
@@ -254,6 +261,8 @@ class Adopter:
         table = self.memory.streams
         word = table.word_index(index)
         checkpoint, records = table.words[word], table.words[word + RECORDS_WORD]
+        if row.state == State.ENDED:
+            checkpoint, records = row.end, row.records_bytes | records & HAS_COMMENTS
         facts = facts_of_row(row)
         is_ended = row.state == State.ENDED
         # One that a fault of ours has ended is not read by the same means either, now or when somebody asks for it.
@@ -263,7 +272,7 @@ class Adopter:
         words_for: EndingWords = RelayWords() if facts.route == "relay" else OpenAiWords()
         start = checkpoint_offset(checkpoint)
         reading = self._readings.get((row.owner, row.fd))
-        upstream_bytes = row.log_bytes if is_ended else start
+        upstream_bytes = start
         if reading is not None and not is_ended:
             upstream_bytes = bytes_read(reading) - row.read_base
         log_of = log_of_row(self.registry.arena, row, (checkpoint, records), upstream_bytes)
@@ -344,7 +353,7 @@ class Adopter:
         sink = RebuildSink(stream.log, start, stream.commit_taken)
         exchange.switch_sink(sink)
         if start:
-            _read_run(exchange, sink, stream.log.upstream.end)
+            read_run(exchange, sink, stream.log.upstream.end)
         sink.chain.feed(exchange.receive, stream.log.upstream.end)
         if sink.has_comments:
             table.words[table.word_index(stream.row) + RECORDS_WORD] |= HAS_COMMENTS
@@ -371,6 +380,7 @@ class Adopter:
         """No connection had been made; or it was TLS, whose state died with its process, or is lost for another reason: then
         what had been received is told, and that it is not all."""
         if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and stream.request is not None:
+            RebuildSink(stream.log, 0, stream.commit_taken).publish(-1)  # readers may have had heartbeats
             call.start_stored()
             return
         nobody = UpstreamConnection(lambda *_: None, lambda _: None)
@@ -396,94 +406,3 @@ def is_of(row: StreamRow, reason: CloseReason) -> bool:
 def _same(connection: AdoptedConnection) -> AdoptedConnection:
     """A protocol factory for the protocol that there is."""
     return connection
-
-
-class _Nobody:
-    """The owner of a reading that only wants entries."""
-
-    def began(self) -> None: ...
-
-    def refusing(self) -> None: ...
-
-    def answered(self, answer: Answer) -> None: ...
-
-    def completed(self, reason: CloseReason, message: str) -> None: ...
-
-    def failed(self, failure: Failure) -> None: ...
-
-    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None: ...
-
-    def release(self, reusable: bool) -> None: ...
-
-    def drain(self) -> None: ...
-
-
-def _read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> None:
-    """The ordinary deltas behind a checkpoint, as far as there is nothing else: all of a stream that goes the short way.
-
-    The first is read by the exchange, which then knows what the others must have in them. These leave no trace in it, so they
-    need only be counted.
-    """
-    chain = sink.chain
-    data = chain.chain.read(chain.end, min(stop - chain.end, 2 * PIECE_BYTES))
-    first = one_frame(data, 0)
-    if not first:
-        return
-    exchange.receive(memoryview(data)[:first], first)
-    mark = exchange.watch.plain_mark
-    if mark is None:
-        return
-    for length in plain_run(data[first:], mark):
-        sink.append_framed(chain.end, length)
-        chain.filled(length)
-    sink.publish(-1)
-
-
-class LeftOut:
-    """The entries up to a log's checkpoint, which an adoption does not look for: what it costs must not depend on how many
-    there are. Readers need those that were given to them last and may not have reached the kernel."""
-
-    def __init__(self, log: Log, facts: Facts, stop: int, is_ended: bool) -> None:
-        self._log = log
-        self._facts = facts
-        self._stop = stop
-        self._count = log.missing_below
-        self._is_ended = is_ended
-
-    def find_from(self, position: int) -> bool:
-        """Read from a frame on that lies so far before the checkpoint. The count of all tells which entries these are."""
-        log, stop = self._log, self._stop
-        # A finish is no place to begin behind; before a checkpoint of a live stream there is none.
-        start = None if self._is_ended else find_tail(log, stop, self._count - position)
-        if start is None:
-            return False
-        sink = TailSink(log, start)
-        exchange = self._exchange(sink)
-        exchange.prime()
-        _read_run(exchange, sink, stop)
-        sink.chain.feed(exchange.receive, stop)
-        first = self._count - len(sink.entries)
-        if not sink.is_plain or sink.end != stop or first > position:
-            return False
-        if any(record.place >= first for record in log.recorded()):
-            return False
-        log.entries[first : self._count] = sink.entries
-        log.missing_below = first
-        return True
-
-    def find_all(self) -> None:
-        """Read from the first byte on, into a log of its own over the same chains."""
-        log, count = self._log, self._count
-        scratch = log.sharing_chains()
-        sink = RebuildSink(scratch, 0, lambda: None)
-        sink.chain.feed(self._exchange(sink).receive, self._stop)
-        sink.insert_ours()
-        log.entries[:count] = scratch.entries[:count]
-        found = [position for position in scratch.silent if position < count]
-        log.silent = array("Q", [*found, *(position for position in log.silent if position >= count)])
-
-    def _exchange(self, sink: RebuildSink | TailSink) -> Exchange:
-        facts = self._facts
-        expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
-        nobody = _Nobody()
-        return Exchange(sink, make_watch(), nobody, expect, (1 << 25, 1 << 40), nobody)

@@ -193,7 +193,7 @@ class Gauges:
         arena = registry.arena.statistics()
         streams = registry.statistics()
         pools = {
-            upstream.name: PoolSnapshot(up=upstream.is_up, **upstream.statistics())
+            upstream.name: PoolSnapshot(up=upstream.is_up, models=upstream.models, **upstream.statistics())
             for upstream in self.directory.upstreams
         }
         uses = {tenant.name: self.limiter.use(tenant) for tenant in self.tenants}

@@ -14,7 +14,7 @@ from .source import Import, imports, module_of, modules, ours, room_of
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("tools", frozenset({"__main__", "cli", "sim", "client"})),
     ("processes", frozenset({"processes"})),
-    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "groundwork"})),
+    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
@@ -31,6 +31,7 @@ NEIGHBOURS: dict[tuple[str, str], str] = {
     ("__main__", "cli"): "the command line where its script is not on the path",
     ("cli", "sim"): "`longwire sim`",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
+    ("adopt", "rereading"): "finding the index of a log again",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",
     ("lifecycle", "operation"): "what an operator sees of the rooms that lifecycle built",
 }

@@ -17,11 +17,13 @@ from click.testing import CliRunner
 
 from longwire.cli.demo import demo
 from longwire.cli.demo import gateway as own
+from longwire.cli.demo.crash import Crash, Victim
 from longwire.cli.demo.gateway import serve_command
 from longwire.cli.demo.story import Typewriter, make_request, rate, run_demo
 from longwire.cli.demo.wire import DONE, Block, StreamClient, WireError, differences, digest, seq_of
 
 STREAM_ID = "lw_" + "0" * 34
+CUT_AFTER, KILL_AFTER = 4, 2
 WORDS = ["The", " sky", " is", " blue", " because", " of", " Rayleigh", " scattering."]
 
 
@@ -57,6 +59,9 @@ class FakeGateway(ThreadingHTTPServer):
         self.key = ""
         self.asked: dict[str, Any] = {}
         self.headers_seen: list[dict[str, str]] = []
+        self.pid, self.shard_state = 100, "serving"
+        self.killed = threading.Event()
+        self.killed.set()
 
     @property
     def url(self) -> str:
@@ -80,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(self.server.body, 401)
         elif self.server.status != 200:
             self.reply(self.server.body, self.server.status)
+        elif self.path == "/v1/shards":
+            self.reply([{"index": 0, "pid": self.server.pid, "state": self.server.shard_state}])
         elif self.path in ("/readyz", "/v1/models"):
             self.reply({"data": [{"id": name} for name in self.server.models]})
         elif "event-stream" not in self.headers["Accept"]:
@@ -90,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
             data = self.server.data if cursor else self.server.replayed or self.server.data
             self.stream([b"id: 1-%d\ndata: %s\n\n" % (seq, data[seq]) for seq in range(start, len(data))])
 
-    def reply(self, content: dict[str, Any], status: int = 200) -> None:
+    def reply(self, content: object, status: int = 200) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -104,7 +111,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("X-Stream-Id", STREAM_ID)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for block in [b": a comment\n\n", *blocks]:
+        for place, block in enumerate([b": a comment\n\n", *blocks]):
+            if place == KILL_AFTER + 1:
+                self.server.killed.wait(10)
             self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block))
         self.wfile.write(b"0\r\n\r\n")
 
@@ -130,8 +139,22 @@ def serving(server: FakeGateway) -> Iterator[FakeGateway]:
         server.server_close()
 
 
-def play(gateway: FakeGateway) -> int:
-    return run_demo(gateway.url, cut_after=4, away_s=0)
+def play(gateway: FakeGateway, crash: Crash | None = None) -> int:
+    return run_demo(gateway.url, cut_after=CUT_AFTER, away_s=0, crash=crash)
+
+
+class FakeCrash(Crash):
+    """Kills nobody: the gateway has another pid from then on, and goes on with its answer."""
+
+    def __init__(self, gateway: FakeGateway) -> None:
+        super().__init__(gateway.url)
+        self.gateway = gateway
+        gateway.killed.clear()
+
+    def kill(self, victim: Victim) -> None:
+        assert victim == (0, 100)
+        self.gateway.pid = 200
+        self.gateway.killed.set()
 
 
 # The story.
@@ -154,6 +177,23 @@ def test_the_whole_answer_is_shown_with_the_place_of_the_cut(
     play(gateway)
     whole = capsys.readouterr().out.split("The whole answer")[1]
     assert "The sky is ✂ blue because of Rayleigh scattering." in whole
+
+
+def test_the_process_is_killed_in_mid_answer_and_its_successor_goes_on(
+    gateway: FakeGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(gateway, FakeCrash(gateway)) == 0
+    out = capsys.readouterr().out
+    assert "Process 100, which serves this stream, is killed after event 1." in out
+    assert "Process 200 goes on: event 2 came" in out and "over the same connection (port " in out
+    assert "The ☠ sky is ✂ blue because of Rayleigh scattering." in out.split("The whole answer")[1]
+
+
+def test_without_a_successor_it_says_so(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longwire.cli.demo.crash.SUCCESSOR_LIMIT_S", 0)
+    gateway.shard_state = "down"
+    with pytest.raises(WireError, match="Slot 0 was not served again"):
+        Crash(gateway.url).wait_successor(Victim(0, 100))
 
 
 def test_it_asks_to_outlive_its_connection_and_sends_a_system_message(gateway: FakeGateway) -> None:
@@ -256,9 +296,9 @@ def test_its_own_gateway_starts_in_a_clean_place(
         seen.append((config.read_text(), options["env"]))
         return SimpleNamespace()
 
-    def wait(process: object, log: str, step: str) -> str:
+    def wait(process: object, log: str, step: str) -> tuple[str, str]:
         seen.append(step)
-        return "http://here"
+        return "http://here", "http://there"
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "longwire.toml").write_text("port = 1\n")
@@ -266,8 +306,8 @@ def test_its_own_gateway_starts_in_a_clean_place(
     monkeypatch.setattr(own.subprocess, "Popen", start)
     monkeypatch.setattr(own, "wait_ready", wait)
     monkeypatch.setattr(own, "stop", lambda process: None)
-    with own.own_gateway(engine) as url:
-        assert url == "http://here"
+    with own.own_gateway(engine) as urls:
+        assert urls == ("http://here", "http://there")
     (text, environment), told = seen
     assert text == "" and not [name for name in environment if name.startswith("LONGWIRE_")] and told == step
 

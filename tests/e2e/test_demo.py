@@ -1,4 +1,4 @@
-"""``longwire demo`` as a newcomer runs it: a real gateway, a real model, a real cut."""
+"""``longwire demo`` as a newcomer runs it: a real gateway, a real model, a real kill, a real cut."""
 
 from __future__ import annotations
 
@@ -29,4 +29,6 @@ def test_it_proves_that_nothing_is_lost(engine: str) -> None:
     command = [sys.executable, "-m", "longwire", "demo", "--engine", engine]
     result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+    assert "is killed after event 19." in result.stdout
+    assert "over the same connection" in result.stdout
     assert "Nothing was lost and nothing was repeated" in result.stdout

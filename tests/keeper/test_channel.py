@@ -95,6 +95,20 @@ def test_too_many_descriptors_are_not_sent(ends: tuple[Channel, Channel]) -> Non
         other.receive()
 
 
+def test_a_message_that_was_looked_at_stays_until_it_is_dropped(ends: tuple[Channel, Channel]) -> None:
+    one, other = ends
+    one.send({"n": 1}, [0])
+    one.send({"n": 2})
+    before = open_count()
+    for _ in range(2):
+        looked = other.peek()
+        assert looked is not None and looked[0] == {"n": 1}
+        close_all(looked[1])
+    other.drop()
+    assert open_count() == before, "its descriptors went with it"
+    assert other.receive() == ({"n": 2}, [])
+
+
 def test_at_the_limit_of_open_files_nothing_comes_and_nothing_stays_open(ends: tuple[Channel, Channel]) -> None:
     """Some of the descriptors would fit: which ones are missing cannot be known, so none is kept."""
     one, other = ends

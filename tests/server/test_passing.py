@@ -178,7 +178,7 @@ async def test_the_last_response_goes_out_before_the_connection_does() -> None:
         client = await gateway.connect(1, limit=4096, receive_buffer=4096)
         requests = [encode_request("GET", f"/v1/streams/{each}", headers=EVENTS) for each in (mine, other)]
         client.send(b"".join(requests))
-        await until(lambda: gateway[1].neighbours.statistics()["waiting"], "it waits for the client to read")
+        await until(lambda: connections_of(gateway) == [0, 1], "it waits for the client to read")
         assert (await client.answer()).text == text
         assert (await client.answer()).stream_id == other
         await until(lambda: connections_of(gateway) == [1, 0], "it went there then")

@@ -21,9 +21,9 @@ from longwire.streams.arena import (
     WARM_FLOOR_BLOCKS,
     Arena,
     ArenaFull,
-    Chain,
     Use,
 )
+from longwire.streams.chain import Chain
 from longwire.streams.shared import F_SEAL_SHRINK
 
 from .world import Hoard

@@ -335,7 +335,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "fd": st.integers(-2, 2**31 - 1),
     "stream": st.integers(-1, 2**31 - 1),
     **dict.fromkeys(("state", "kind", "reason", "on_disconnect", "phase", "door", "keep_alive", "eof"), BYTE),
-    **dict.fromkeys(("read_base", "written_base", "log_bytes", "request_bytes", "created_us", "serial"), WORD64),
+    **dict.fromkeys(
+        ("read_base", "written_base", "end", "records_bytes", "request_bytes", "created_us", "serial"), WORD64
+    ),
     **dict.fromkeys(("asker", "asked_at", "ended_us"), WORD64),
     **dict.fromkeys(("start_position", "answer_bytes"), WORD32),
 }

@@ -10,7 +10,8 @@ import pytest
 
 from longwire.adopt import claim_rows
 from longwire.sim.answer import answer_text
-from longwire.streams.arena import BLOCK_BYTES, Arena, BrokenChain, Chain, Use
+from longwire.streams.arena import BLOCK_BYTES, Arena, BrokenChain, Use
+from longwire.streams.chain import Chain
 from longwire.streams.memory import Memory
 from longwire.streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table, pack_stream, unpack_stream
 from longwire.words.ids import Place

@@ -15,6 +15,7 @@ from typing import Protocol
 from ..observe.instruments import Instruments
 from ..wire.http1 import Headers, encode_request_head
 from ..words.clock import Clock, Timer
+from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .base import Answer, Failure, Sink, Watch
@@ -121,6 +122,7 @@ class Call:
             ArenaFull: the request could not be stored; nothing was sent.
         """
         self._store_request()
+        reach("stored_before_sent")
         connection = self.upstream.take_idle()
         if connection is not None:
             self._send(connection)
@@ -238,6 +240,7 @@ class Call:
         self._cancel_deadline()
         self._deadline = self._shell.clock.call_later(settings.first_byte_timeout_s, self._too_late)
         self.owner.sent(connection)
+        reach("named_before_sent")
         # A copy, not views: a stream can end, and its blocks be another's, while the kernel has not taken all of its request.
         connection.send(self.exchange, b"".join(self.sink.request_views()))
 

@@ -6,7 +6,7 @@ What must not: connections (pool.py), probing (probe.py), tenants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..words.errors import NoEngine, UnknownModel
 from .pool import Upstream
@@ -47,6 +47,14 @@ class Directory:
             )
         self._turn += 1
         return candidates[self._turn % len(candidates)]
+
+    def recall(self, models: Mapping[str, tuple[str, ...]]) -> None:
+        """What a process that has died knew of its upstreams, by name: those that were up are up until they are asked again."""
+        for upstream in self.upstreams:
+            if upstream.name in models:
+                upstream.is_up, upstream.problem = True, ""
+                if not upstream.engine.models:
+                    upstream.models = models[upstream.name]
 
     @staticmethod
     def _serves(upstream: Upstream, model: str) -> bool:

@@ -68,7 +68,10 @@ class Channel:
             ValueError: it is no JSON object, or cut off; its descriptors are closed.
             OSError: not all of its descriptors arrived, see :func:`receive_with_descriptors`.
         """
-        data, fds = receive_with_descriptors(self._sock, MAX_MESSAGE_BYTES)
+        return self._receive(0)
+
+    def _receive(self, flags: int) -> tuple[dict[str, Any], list[int]] | None:
+        data, fds = receive_with_descriptors(self._sock, MAX_MESSAGE_BYTES, flags)
         if not data:
             close_all(fds)
             return None
@@ -80,6 +83,14 @@ class Channel:
             close_all(fds)
             raise
         return message, fds
+
+    def peek(self) -> tuple[dict[str, Any], list[int]] | None:
+        """As :meth:`receive`, but the message stays, for whoever comes after us, until :meth:`drop`."""
+        return self._receive(socket.MSG_PEEK)
+
+    def drop(self) -> None:
+        """Take the next message out, and its descriptors with it."""
+        self._sock.recv(1)
 
     def fileno(self) -> int:
         return self._sock.fileno()

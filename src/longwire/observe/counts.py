@@ -51,7 +51,7 @@ def pack_counts(instruments: Instruments, snapshot: Snapshot) -> bytes:
     """Both as JSON, of MAX_COUNTS_BYTES at most: where all is too much, gauges by name are left out before any counter is."""
     told = _counters(instruments) | {"now": _gauges(snapshot)}
     payload = _encode(told)
-    for name in ("tenants", "pools"):
+    for name in ("models", "tenants", "pools"):
         if len(payload) > MAX_COUNTS_BYTES:
             told["now"][name] = {}
             payload = _encode(told)
@@ -86,6 +86,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Any]:
         "streams": dict(snapshot.streams),
         "used": dict(snapshot.arena_blocks_used),
         "pools": {name: [int(p.up), p.idle, p.busy, p.connecting] for name, p in snapshot.pools.items()},
+        "models": {name: list(pool.models) for name, pool in snapshot.pools.items() if pool.models},
         "tenants": tenants,
     }
 
@@ -126,7 +127,17 @@ def _read_counters(told: Mapping[str, Any]) -> Instruments:
 
 
 def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
-    pools = {name: [_count(value) for value in values] for name, values in told["pools"].items()}
+    models = {name: tuple(map(str, names)) for name, names in told.get("models", {}).items()}
+    pools = {
+        name: PoolSnapshot(
+            up=bool(_count(up)),
+            idle=_count(idle),
+            busy=_count(busy),
+            connecting=_count(connecting),
+            models=models.get(name, ()),
+        )
+        for name, (up, idle, busy, connecting) in told["pools"].items()
+    }
     return Snapshot(
         version=str(told["version"]),
         is_ready=bool(told["ready"]),
@@ -138,7 +149,7 @@ def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
         arena_blocks_free=_count(told["arena_blocks_free"]),
         arena_blocks_used=_counts(told["used"]),
         arena_bytes=_count(told["arena_bytes"]),
-        pools={name: PoolSnapshot(up=bool(p[0]), idle=p[1], busy=p[2], connecting=p[3]) for name, p in pools.items()},
+        pools=pools,
         tenant_streams=_counts(told["tenants"]),
     )
 
@@ -185,6 +196,15 @@ def restore_counters(instruments: Instruments, payload: bytes | None) -> bool:
         return False
     add_counters(instruments, former)
     return True
+
+
+def read_models(payload: bytes | None) -> dict[str, tuple[str, ...]]:
+    """The models of each engine that a slot's former shard knew to be up."""
+    try:
+        _, now = unpack_counts(payload or b"")
+    except BadCounts:
+        return {}
+    return {name: pool.models for name, pool in now.pools.items() if pool.up}
 
 
 def merge(parts: Iterable[Counted]) -> Counted:
@@ -237,6 +257,7 @@ def _add_pools(pool: PoolSnapshot | None, more: PoolSnapshot) -> PoolSnapshot:
         idle=pool.idle + more.idle,
         busy=pool.busy + more.busy,
         connecting=pool.connecting + more.connecting,
+        models=pool.models or more.models,
     )
 
 

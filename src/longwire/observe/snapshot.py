@@ -36,6 +36,8 @@ class PoolSnapshot:
     idle: int = 0
     busy: int = 0
     connecting: int = 0
+    models: tuple[str, ...] = ()
+    """What it said it has: for a successor, that must not refuse what its predecessor would have served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,13 @@ from typing import Any
 import uvloop
 
 from ..admission.matrix import WrongLayout
-from ..adopt import Adopter, Rows, Socket, claim_rows
+from ..adopt import Adopter, claim_rows
 from ..groundwork import make_tls, raise_descriptor_limit, shown, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
-from ..keeper.guardian import Guarded, GuardianGone, fetch_sockets
+from ..keeper.guardian import Guarded
 from ..lifecycle import House
-from ..observe.counts import restore_counters
+from ..observe.counts import read_models, restore_counters
 from ..observe.streamlog import configure_logging
 from ..operation import write_counts
 from ..server.passing import Neighbours
@@ -37,6 +37,7 @@ from ..streams.counters import counters_work
 from ..streams.shared import LayoutMismatch
 from ..words import faultpoint
 from ..words.errors import SettingsError
+from .bequest import fetch_all
 from .estate import Estate
 
 log = logging.getLogger("longwire.shard")
@@ -44,8 +45,6 @@ log = logging.getLogger("longwire.shard")
 ORPHANED_S = 3600.0
 """Without a keeper: for the longest streams. Nobody waits for our end."""
 
-FETCH_S = 5.0
-"""For all sockets of one dead shard: it takes milliseconds. What has not come by then is cut."""
 WAKE_AT_ONCE = 64
 """Ended streams that are taken over between two turns of the loop: a few milliseconds."""
 OTHER_VERSION = (LayoutMismatch, WrongLayout)
@@ -103,9 +102,12 @@ class Shard:
         self._stopping = asyncio.Event()
         memory = self.estate.memory(slot, self.incarnation)
         rows = claim_rows(memory)
-        sockets = fetch_all(rows, dict(zip(orders["owners"], ends, strict=True)))
+        public = socket.socket(fileno=self.estate.deed.public)
+        sockets, newcomers = fetch_all(rows, dict(zip(orders["owners"], ends, strict=True)), public)
         house = House(self.settings, memory, self.estate.matrix(), self.estate.blob.secret)
-        restore_counters(house.instruments, self.estate.counts.read(slot))
+        counted = self.estate.counts.read(slot)
+        restore_counters(house.instruments, counted)
+        house.directory.recall(read_models(counted))
         await house.begin()
         neighbours = Neighbours(house.listener, self.estate.inbox(slot), self.estate.inboxes)
         neighbours.is_served = lambda other: self.estate.shards.facts(other).pid != 0
@@ -116,11 +118,13 @@ class Shard:
         await adopter.adopt(rows, sockets)
         house.limiter.end_recount()
         adopted_s = time.monotonic() - told_s
-        public = socket.socket(fileno=self.estate.deed.public)
         public.setblocking(False)
+        tls = make_tls(self.settings)
+        for sock in newcomers:
+            house.listener.welcome(sock, tls)
         await house.listener.start(
             public,
-            make_tls(self.settings),
+            tls,
             is_shared=True,
             loads=self.estate.shards.loads if self.estate.slots > 1 else None,
         )
@@ -216,26 +220,6 @@ class Shard:
         self._have_guarded()
         if self.guarded.lives:
             loop.add_reader(self.guarded.fileno(), self._guard_again)
-
-
-def fetch_all(rows: Rows, ends: dict[int, int]) -> dict[Socket, socket.socket]:
-    """Every socket that the rows name, from the guardians of whoever had it; ``ends`` are descriptors by incarnation."""
-    wanted: dict[int, list[int]] = {}
-    for owner, fd in rows.sockets:
-        wanted.setdefault(owner, []).append(fd)
-    found: dict[Socket, socket.socket] = {}
-    for owner, end_fd in ends.items():
-        end = socket.socket(fileno=end_fd)
-        try:
-            fetched = fetch_sockets(end, wanted.get(owner, []), FETCH_S)
-        except GuardianGone as exc:
-            fetched = exc.fetched
-        except OSError as exc:
-            log.error("fetch_failed", extra={"fields": {"owner": owner, "problem": str(exc)}})
-            fetched = {}
-        found |= {(owner, number): socket.socket(fileno=fd) for number, fd in fetched.items()}
-        end.close()
-    return found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ..streams.arena import Arena, ArenaFull, Chain, Use
+from ..streams.arena import ArenaFull, Use
+from ..streams.chain import Chain
 from ..streams.doors import Door
 from ..streams.stream import State, Stream
 from ..streams.subscriber import Subscriber
@@ -56,21 +57,6 @@ LINGER_S = 2.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
-
-
-def stored_input(arena: Arena, data: bytes) -> Chain:
-    """A chain that begins with what was received already.
-
-    Raises:
-        ArenaFull: there is no room; nothing is held.
-    """
-    chain = Chain(arena, Use.INPUT)
-    try:
-        chain.append(data)
-    except ArenaFull:
-        chain.give()
-        raise
-    return chain
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -176,6 +162,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             data = self._take_preface(self._preface, data.tobytes())
         elif self._input is not None:
             self._input.filled(nbytes)
+        if self.phase == Phase.BODY:
+            reach("reading_body")
         if self.phase == Phase.IDLE and len(data):
             self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
         self._reader.receive_data(data)
@@ -213,6 +201,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             Http1Error: the client's bytes are not acceptable.
         """
         while self.phase < Phase.ANSWERING and not self._is_writing_paused:
+            if self.transport.get_write_buffer_size():
+                # An adopter can send the rest of one response, so the next begins when the kernel has all of the last: the
+                # transport says so (resume_writing).
+                self.transport.set_write_buffer_limits(high=0)
+                return
             event = self._reader.next_event()
             if isinstance(event, RequestHead):
                 self._take_head(event)
@@ -252,7 +245,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if has_body:
             self._wait(Phase.BODY, self.listener.settings.body_timeout_s)
-            if head.expects_continue:
+            if head.expects_continue and self.record.answered.head != CONTINUE:
+                self.record.note_answer(CONTINUE, self.written_bytes)
+                self.store_row()  # first, as with any answer
+                reach("row_before_continue")
                 self.write(CONTINUE)
 
     def _is_passed_on(self, pending: Pending) -> bool:
@@ -389,7 +385,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         left = self._reader.buffered_bytes
         if chain is not None and left:
             try:
-                self._input = stored_input(self.listener.arena, chain.read(chain.end - left, left))
+                self._input = Chain.holding(self.listener.arena, Use.INPUT, chain.read(chain.end - left, left))
             except ArenaFull:
                 self.surplus = True  # as in _take_input
         return chain
@@ -409,6 +405,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif self.phase == Phase.PASSING and self.listener.neighbours is not None:
             self.listener.neighbours.note_flushed(self)
         elif self.phase < Phase.ANSWERING:
+            self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
             self.loop.call_soon(self._go_on)
 
     def _let_go_of_writer(self) -> None:

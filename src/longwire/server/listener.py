@@ -88,10 +88,7 @@ class Listener:
         live streams of all shards that are known to be alive, by which new clients are shared out."""
         self.look_after()
 
-        def take(client: socket.socket) -> None:
-            self.open(ClientConnection(self, self.handlers), client, tls=tls)
-
-        self._acceptor = Acceptor(sock, take, self.clock, self.instruments)
+        self._acceptor = Acceptor(sock, lambda client: self.welcome(client, tls), self.clock, self.instruments)
         self._acceptor.is_tls = tls is not None
         if loads is not None:
             registry = self.handlers.gateway.registry
@@ -100,6 +97,11 @@ class Listener:
         if not is_shared:
             sock.listen(BACKLOG)  # one that is shared was opened by the keeper, and may have been shut by it since
         self._acceptor.start()
+
+    def welcome(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """A client that has just been accepted."""
+        sock.setblocking(False)
+        self.open(ClientConnection(self, self.handlers), sock, tls=tls)
 
     def look_after(self) -> None:
         """Have the connections' deadlines kept from now on; for a shard that has some before it accepts any."""

@@ -9,9 +9,10 @@ import asyncio
 import socket
 from typing import cast
 
-from ..streams.arena import ArenaFull
+from ..streams.arena import ArenaFull, Use
+from ..streams.chain import Chain
 from ..streams.counters import bytes_read, bytes_written, take_reading
-from .connection import ClientConnection, stored_input
+from .connection import ClientConnection
 from .listener import Listener
 from .parcel import Parcel
 from .record import Answered, ConnectionRecord, Phase
@@ -32,7 +33,7 @@ class PassedConnection(ClientConnection):
         self._data, self._is_first = parcel.data, True
         self.read_bytes, self.written_bytes = _count(sock, parcel)
         try:
-            self._input = stored_input(listener.arena, parcel.data)
+            self._input = Chain.holding(listener.arena, Use.INPUT, parcel.data)
         except ArenaFull:
             self.surplus = True
         self.record = ConnectionRecord(listener.table, row)

@@ -17,9 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..streams.arena import Chain, Use
+from ..streams.arena import Use
+from ..streams.chain import Chain
 from ..streams.tables import ConnectionRow
 from ..words.errors import Misdirected
+from ..words.faultpoint import reach
 from .connection import ClientConnection
 from .handlers import Pending
 from .listener import Listener
@@ -43,7 +45,7 @@ MAX_MESSAGES_PER_TURN = 16
 """At about 100 µs each, streams wait for no longer than for a large read."""
 
 MAX_SEEN = 4096
-"""Requests that were passed here last. A second message of one comes within the pause of an adoption."""
+"""Connections that were passed here or adopted last. A second message of one comes within the pause of an adoption."""
 
 
 class Inbox(Protocol):
@@ -51,7 +53,9 @@ class Inbox(Protocol):
 
     def send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None: ...
 
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None: ...
+    def peek(self) -> tuple[dict[str, Any], list[int]] | None: ...
+
+    def drop(self) -> None: ...
 
     def set_blocking(self, is_blocking: bool) -> None: ...
 
@@ -70,7 +74,7 @@ class Neighbours:
         self._inboxes = inboxes
         self._waiting: OrderedDict[ClientConnection | _Orphan, int] = OrderedDict()
         self._awaited: set[int] = set()
-        self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._seen: OrderedDict[int, int] = OrderedDict()
         self._is_reading = False
         self.is_served: Callable[[int], bool] = lambda _: True
         """Whether a slot has a shard at all: at the end of a drain it may have none any more."""
@@ -125,6 +129,7 @@ class Neighbours:
             self._refuse(connection)
             return True
         self._hold(connection, slot, connection.input_chain.end)
+        reach("passing_before_send")
         if not self._try_connection(connection, slot):
             self._waiting[connection] = slot
         return True
@@ -220,6 +225,7 @@ class Neighbours:
         finally:
             if memfd >= 0:
                 os.close(memfd)
+        reach("passing_after_send")
         self._listener.instruments.connections_passed_total += 1
         self.passed_total += 1
         return True
@@ -255,16 +261,19 @@ class Neighbours:
             if not self._is_reading:
                 return
             try:
-                received = self._inbox.receive()
+                received = self._inbox.peek()
             except BlockingIOError:
                 return
             except (ValueError, OSError) as exc:
                 log.warning("inbox_message", extra={"fields": {"problem": str(exc)}})
+                self._inbox.drop()
                 continue
             if received is None:
                 self.stop()  # every other end is closed: the gateway goes down
                 return
             self._take(*received)
+            reach("received_before_drop")
+            self._inbox.drop()  # only now: until there is a row, the message is all that whoever comes after us has
 
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         """Make a connection of a message; what is left of its descriptors is closed."""
@@ -286,16 +295,21 @@ class Neighbours:
                 os.close(fd)
 
     def _take_connection(self, parcel: Parcel, fds: list[int]) -> None:
-        request = (parcel.serial, parcel.read_base)
-        if request in self._seen:
-            return  # the one that sent it first was killed before its row said so
+        if parcel.read_base <= self._seen.get(parcel.serial, -1):
+            return  # whoever sent it, or whoever took it, was killed before that could be seen
+        reach("receiving_passed")
         sock = _take_socket(fds, {socket.AF_INET, socket.AF_INET6})
-        self._seen[request] = None
-        if len(self._seen) > MAX_SEEN:
-            self._seen.popitem(last=False)
+        self.note_here(parcel.serial, parcel.read_base)
         self.received_total += 1
         connection = PassedConnection(self._listener, parcel, sock)
         self._listener.open(connection, sock, connection.abandon)
+
+    def note_here(self, serial: int, read_base: int) -> None:
+        """This connection is here with the request that begins at ``read_base``: another message of it is one too many."""
+        self._seen[serial] = read_base
+        self._seen.move_to_end(serial)
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
 
     def statistics(self) -> dict[str, int]:
         """Connections ``passed``, ``received`` and ``refused`` so far, and those that are ``waiting``."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, cast
 
-from ..streams.arena import Chain, Use
+from ..streams.arena import Use
+from ..streams.chain import Chain
 from ..streams.counters import Reading, bytes_read, bytes_written
 from ..streams.doors import Door, LostEvents, encode
 from ..streams.stream import Stream
@@ -18,13 +22,11 @@ from ..streams.subscriber import Subscriber
 from ..streams.tables import COUNT_BITS, COUNT_MASK, ConnectionRow
 from ..wire.http1 import Http1Error, RequestHead
 from ..words.errors import LongwireError
+from ..words.faultpoint import reach
 from .connection import LINGER_S, ClientConnection
-from .record import Answered, Phase
+from .listener import Listener
+from .record import Answered, ConnectionRecord, Phase, address_of
 from .writer import Writer
-
-if TYPE_CHECKING:
-    from .handlers import Handlers
-    from .listener import Listener
 
 MAX_STEP_BYTES = 1 << 20
 """Entries whose length is only counted, at a time."""
@@ -41,6 +43,24 @@ class Checkpoint(NamedTuple):
     known_until: int | None = None
 
 
+class Legacy(NamedTuple):
+    """What is left of a connection: its ``row``, ``checkpoint``, ``reading`` (the kernel's counts), and ``stream`` (the row's,
+    if it lives)."""
+
+    row: ConnectionRow
+    checkpoint: Checkpoint
+    reading: Reading
+    stream: Stream | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to take a row over: the how manieth it is in a row of processes that died of it."""
+
+    count: int
+    has_failed: bool = False
+
+
 def _length(door: Door, stream: Stream, position: int, stop: int) -> int:
     """Bytes of a stretch of entries."""
     total = 0
@@ -51,26 +71,52 @@ def _length(door: Door, stream: Stream, position: int, stop: int) -> int:
 
 
 class AdoptedConnection(ClientConnection):
-    """A :class:`ClientConnection` that begins in the middle."""
+    """A :class:`ClientConnection` that begins in the middle. ``attempt`` counts in its row that this is tried."""
 
-    __slots__ = ("_owes_request", "takes")
+    __slots__ = ("_attempt", "_legacy", "_owes_request", "_unserved")
 
-    def __init__(self, listener: Listener, handlers: Handlers, row: int) -> None:
-        super().__init__(listener, handlers, row)
-        self.takes: Callable[[], None] | None = None
-        """:meth:`take_over` with all that it needs, called once there is a transport: no byte may come between the two."""
+    def __init__(
+        self, listener: Listener, index: int, legacy: Legacy, attempt: Callable[[], AbstractContextManager[Attempt]]
+    ) -> None:
+        super().__init__(listener, listener.handlers, index)
+        self._attempt = attempt
+        self._legacy = legacy
         self._owes_request = False
+        self._unserved: bytes | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has its transport, and will give its row back by itself."""
+        return hasattr(self, "transport")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        takes, self.takes = self.takes, None
-        if takes is not None:
-            takes()
+        """Take over here and nowhere later: the transport reads from now on, and what comes continues what lies in the arena.
+        Until that is done the row stays what the other process has written: this one may be killed here, too."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.peer = address_of(self.transport)
+        self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
+        self.record = ConnectionRecord(self.listener.table, self.listener.add(self, self._row))
+        if self.phase == Phase.CLOSING:
+            return
+        with self._attempt() as attempt:
+            reach("adopting_connection")
+            self._take_over(*self._legacy)
+        if attempt.has_failed:
+            self.abort()
+        del self._legacy, self._attempt
 
-    def store_row(self) -> None:
-        """Not before all is taken over: until then the row says what the dead process had."""
-        if self.takes is None:
-            super().store_row()
+    def go_on(self) -> None:
+        """Every stream is taken over: look at what was asked. Until then requests wait (:meth:`_advance`): the stream that one
+        of them has started may be among those that are still to come."""
+        body, self._unserved = self._unserved, None
+        if body is None:
+            self._go_on()
+        elif self.phase != Phase.CLOSING:
+            self._guarded(partial(self._serve, body))
+
+    def _advance(self) -> None:
+        if not self.handlers.gateway.registry.is_incomplete:
+            super()._advance()
 
     def response_done(self) -> None:
         if self._owes_request and self.phase != Phase.CLOSING:
@@ -82,15 +128,8 @@ class AdoptedConnection(ClientConnection):
                 return
         super().response_done()
 
-    @property
-    def is_made(self) -> bool:
-        """Whether it has its transport, and will give its row back by itself."""
-        return hasattr(self, "transport")
-
-    def take_over(self, row: ConnectionRow, checkpoint: Checkpoint, reading: Reading, stream: Stream | None) -> None:
-        """Go on exactly where another process stopped, over the same socket.
-
-        ``reading`` holds the kernel's counts, ``stream`` is the row's if it lives."""
+    def _take_over(self, row: ConnectionRow, checkpoint: Checkpoint, reading: Reading, stream: Stream | None) -> None:
+        """Go on exactly where another process stopped, over the same socket."""
         self.serial = row.serial
         self.deadline = 0.0  # that of a new connection; an answer has none
         if reading.was_shut:  # all was said, and only what the client may still send was waited for
@@ -105,15 +144,18 @@ class AdoptedConnection(ClientConnection):
         self.record.answered = Answered(
             row.stream, row.stream_id, row.door, row.start_position, row.written_base, row.answer_bytes, row.head
         )
-        sent = written - row.written_base
+        sent = max(0, written - row.written_base)
+        body: bytes | None = None
         try:
             if row.phase == Phase.ANSWERING and (row.stream >= 0 or row.keep_alive):
                 if stream is not None and row.head and row.door & Door.FRAMED:
                     self.phase, self._owes_request = Phase.ANSWERING, True  # nobody asks for it before the answer's end
                 else:
-                    self._read_answered_request()
+                    body = self._read_answered_request()
             if stream is not None and stream.refusal is None and (row.head or row.phase == Phase.ANSWERING):
                 self._take_over_response(row, checkpoint, sent, stream)
+            elif self._is_to_serve_again(row, sent):
+                self._unserved = body or b""
             else:
                 self._take_over_whole(row, sent, stream)
         except (Http1Error, LongwireError, AdoptionError, LostEvents):
@@ -121,28 +163,35 @@ class AdoptedConnection(ClientConnection):
         else:
             self.store_row()
 
-    def _read_answered_request(self) -> None:
+    def _read_answered_request(self) -> bytes:
         """Consume the request that is being answered; the same bytes were good before, and whoever sent them was let in or has
-        been refused: a key that is gone by now ends nothing that it has started.
+        been refused: a key that is gone by now ends nothing that it has started. Returns its body.
 
         Raises:
             Http1Error: they are not what they were.
         """
-        self.head = self._skip_request()
+        self.head, body = self._skip_request()
         self.pending = self.handlers.recall(self.head)
         self.phase = Phase.ANSWERING
+        return body
 
-    def _skip_request(self) -> RequestHead:
-        """Let the reader read what has been answered, so that it stands behind it.
+    def _is_to_serve_again(self, row: ConnectionRow, sent: int) -> bool:
+        """An answer that is too long for the row, and of which nothing was sent. To read again changes nothing."""
+        is_lost = row.stream < 0 and not sent and len(row.head) != row.answer_bytes
+        return is_lost and self.pending is not None and self.pending.head.method in ("GET", "HEAD")
+
+    def _skip_request(self) -> tuple[RequestHead, bytes]:
+        """Let the reader read what has been answered, so that it stands behind it; the request's head and body.
 
         Raises:
             Http1Error: the bytes are not what they were.
         """
         head = self._reader.next_event()
         assert isinstance(head, RequestHead), "a request that is being answered has arrived whole"
-        self._reader.next_event()
+        body = self._reader.next_event()
+        assert isinstance(body, bytes), "and it was parsed before"
         self.speaks_1_1 = head.minor == 1
-        return head
+        return head, body
 
     def _take_over_response(self, row: ConnectionRow, checkpoint: Checkpoint, sent: int, stream: Stream) -> None:
         """Regenerate the response from the last point known to be in the kernel, and send what lies beyond what it has."""
@@ -187,7 +236,7 @@ class AdoptedConnection(ClientConnection):
                 raise AdoptionError("the response was not stored whole")
             self.transport.write(row.head[-missing:])
         self.written_bytes = row.written_base + sent + max(missing, 0)
-        if not self.keep_alive:
+        if not self.keep_alive and row.phase != Phase.BODY:
             self._close_gently()
         elif self.phase == Phase.ANSWERING:
             self.response_done()
@@ -195,4 +244,3 @@ class AdoptedConnection(ClientConnection):
             self._wait(
                 Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
             )
-            self._advance()

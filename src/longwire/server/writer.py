@@ -15,6 +15,7 @@ from ..streams.stream import Kind, Stream
 from ..streams.subscriber import Subscriber
 from ..streams.tables import COUNT_BITS
 from ..wire.http1 import Headers, encode_response_head
+from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from .respond import EVENT_STREAM, NO_BUFFERING, headers_from_engine, stream_headers, whole_response
 
@@ -107,6 +108,7 @@ class Writer:
         self._connection.record.note_head(head, self.subscriber.door)
         self._connection.store_row()
         self.send([head], len(head))
+        reach("head_written")
 
     def splice(self) -> Callable[[memoryview], None] | None:
         """The transport's write: frames that an engine's connection gives to it need no word from here."""

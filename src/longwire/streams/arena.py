@@ -1,6 +1,6 @@
 """The arena: one piece of shared memory, cut into blocks, into which sockets are read and out of which they are written.
 
-What lives here: taking and giving back blocks, chains of blocks, and the account of who holds how many.
+What lives here: taking and giving back blocks, and the account of who holds how many.
 What must not: what the bytes mean (log.py), any socket, any knowledge of HTTP.
 
 The memory is a memfd sealed against shrinking, so that another process can map it and a truncation cannot kill either.
@@ -12,8 +12,6 @@ A transport keeps the memoryview that it was given, so a log counts its holders 
 its bytes have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one
 tenant's bytes to another. And what goes back is wiped, so that behind the last byte of a chain there is nothing: where no
 counter tells how much was received before a process died, that does (:meth:`Chain.find_end`).
-
-Over 400 lines: blocks and the chains that are made of them share one account, and who may take the last ones is one rule.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ LAYOUT_VERSION = 3
 _MAGIC = b"LWARENA1"
 _HEADER = struct.Struct("<8sIIQ")
 _PAGE = mmap.PAGESIZE
-_NO_BLOCK = 0
+NO_BLOCK = 0
 
 _TOUCHED = 7
 """The word of the first page that says which block was taken last of all: the kernel gives those behind it as zeros."""
@@ -164,13 +162,13 @@ class Arena:
         """How many blocks may be taken for a use; ``more``: by a chain that has one already."""
         return max(0, self.free_blocks - (_FLOOR_MORE if more else _FLOOR_FIRST)[use])
 
-    def take(self, use: Use, after: int = _NO_BLOCK) -> int:
+    def take(self, use: Use, after: int = NO_BLOCK) -> int:
         """Take a block, linked behind ``after`` before anyone can write to it.
 
         Raises:
             ArenaFull: none is free for this use.
         """
-        if not self.available(use, more=after != _NO_BLOCK):
+        if not self.available(use, more=after != NO_BLOCK):
             raise ArenaFull
         if self._warm:
             block = self._warm.pop()
@@ -185,7 +183,7 @@ class Arena:
         if self._unwiped and block in self._unwiped:
             self._unwiped.discard(block)
             self.wipe(block, 0, BLOCK_BYTES)
-        self.links[block] = _NO_BLOCK
+        self.links[block] = NO_BLOCK
         if after:
             self.links[after] = block
         self.used[use] += 1
@@ -246,7 +244,7 @@ class Arena:
         bytes: no such chain can be gone on with (:meth:`claimed`), and neither can one whose links lead out of the arena.
         """
         owner = array("I", bytes(4 * (self.blocks + 1)))
-        named, broken = [_NO_BLOCK], set()
+        named, broken = [NO_BLOCK], set()
         for first in filter(None, firsts):
             number = len(named)
             named.append(first)
@@ -309,187 +307,3 @@ class Arena:
         self.view.release()
         self.map.close()
         os.close(self.fd)
-
-
-class Chain:
-    """Bytes in a list of blocks, appended at the end; offset 0 is the first byte of the first block.
-
-    ``rest`` is the free rest of the last block, where the next bytes may be stored: never empty while not ``is_full``. With
-    ``on_full``, a chain that finds no block calls it, stands still (:attr:`is_full`) and waits for :meth:`extend`. ``stored``
-    (first block, bytes) takes over a chain that another process has begun, and may find it full."""
-
-    __slots__ = ("_arena", "_view", "blocks", "is_full", "on_full", "rest", "use")
-
-    def __init__(
-        self, arena: Arena, use: Use, on_full: Callable[[], None] | None = None, stored: tuple[int, int] | None = None
-    ) -> None:
-        self._arena = arena
-        self._view = arena.view
-        self.use = use
-        self.is_full = False
-        self.on_full = on_full
-        self.rest = _EMPTY
-        if stored is None:
-            self.blocks = array("I", (arena.take(use),))
-            self._seek(0)
-        else:
-            first, end = stored
-            self.blocks = arena.claimed(first, use, end)
-            self._seek(end)
-            self.is_full = not self.rest  # whoever stores more extends it first, and waits if there is no block
-
-    def __repr__(self) -> str:
-        return f"<Chain {self.use.name.lower()} {self.end} bytes in {len(self.blocks)} blocks>"
-
-    def _seek(self, end: int) -> None:
-        """Point ``rest`` at offset ``end``."""
-        index, offset = divmod(end, BLOCK_BYTES)
-        if index == len(self.blocks):  # the last block is exactly full and its successor could not be taken yet
-            self.rest = _EMPTY
-            return
-        start = self._arena.position(self.blocks[index])
-        self.rest = self._view[start + offset : start + BLOCK_BYTES]
-
-    @property
-    def end(self) -> int:
-        """Bytes stored so far: the offset of the next. It follows from what is left of the last block."""
-        return len(self.blocks) * BLOCK_BYTES - len(self.rest)
-
-    @property
-    def first(self) -> int:
-        """The number of the first block, from which the links lead to all others."""
-        return self.blocks[0]
-
-    def filled(self, count: int) -> None:
-        """``count`` bytes were stored at the start of ``rest``. A full block gets its successor at once.
-
-        Raises:
-            ArenaFull: the bytes are stored, but no block is free and nobody is there to wait for one.
-        """
-        self.rest = self.rest[count:]
-        if not self.rest:
-            self._extend_or_wait()
-
-    def _extend_or_wait(self) -> None:
-        if self.on_full is None:
-            self.extend()
-        elif self._arena.free_blocks < PAUSE_BLOCKS:
-            self.is_full = True
-            self.on_full()
-        else:
-            self.extend()
-
-    def extend(self) -> None:
-        """Link the next block where the last one is full.
-
-        Raises:
-            ArenaFull: none is free; call again when one is.
-        """
-        if not self.rest:
-            end = self.end
-            self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
-            self._seek(end)
-        self.is_full = False
-
-    def append(self, data: bytes) -> int:
-        """Copy ``data`` to the end; return the offset of its first byte.
-
-        Raises:
-            ArenaFull: nothing was stored: the blocks are taken before the first byte is written.
-        """
-        start = self.end
-        need = (start + len(data) + BLOCK_BYTES) // BLOCK_BYTES - len(self.blocks)
-        if need > self._arena.available(self.use, more=True):
-            raise ArenaFull
-        self.extend()
-        at = 0
-        while at < len(data):
-            room = min(len(self.rest), len(data) - at)
-            self.rest[:room] = data[at : at + room]
-            self.rest = self.rest[room:]
-            self.extend()
-            at += room
-        return start
-
-    def slices(self, start: int, length: int) -> list[memoryview]:
-        """Views of ``length`` bytes from offset ``start``: one, or more where they cross blocks."""
-        offset = start & OFFSET_MASK
-        index = start >> BLOCK_SHIFT
-        position = self._arena.position(self.blocks[index]) + offset
-        if offset + length <= BLOCK_BYTES:
-            return [self._view[position : position + length]]
-        views = []
-        while length:
-            part = min(length, BLOCK_BYTES - offset)
-            position = self._arena.position(self.blocks[index]) + offset
-            views.append(self._view[position : position + part])
-            length -= part
-            offset = 0
-            index += 1
-        return views
-
-    def read(self, start: int, length: int) -> bytes:
-        """A copy of ``length`` bytes from offset ``start``."""
-        return b"".join(self.slices(start, length))
-
-    def find_end(self, least: int) -> int:
-        """Where the stored bytes end, by what lies there: behind them all is zero. At least ``least``."""
-        for index in range(len(self.blocks) - 1, -1, -1):
-            base = self._arena.position(self.blocks[index])
-            if left := bytes(self._view[base : base + BLOCK_BYTES]).rstrip(b"\0"):
-                return max(least, index * BLOCK_BYTES + len(left))
-        return least
-
-    def go_to(self, end: int) -> None:
-        """Be so many bytes long, which are there already."""
-        self._seek(end)
-        self.is_full = not self.rest
-
-    def _wipe_from(self, start: int) -> None:
-        """Zero all bytes from an offset on."""
-        end = self.end
-        for index in range(start >> BLOCK_SHIFT, len(self.blocks)):
-            first = index << BLOCK_SHIFT
-            if end > max(start, first):
-                self._arena.wipe(self.blocks[index], max(0, start - first), min(BLOCK_BYTES, end - first))
-
-    def rewind(self) -> None:
-        """Forget every byte. The first block stays; nobody may hold a view of any."""
-        self._wipe_from(0)
-        surplus = self.blocks[1:]
-        del self.blocks[1:]
-        self._arena.links[self.first] = _NO_BLOCK
-        self.is_full = False
-        self._seek(0)
-        self._arena.give(surplus, self.use)
-
-    def replace(self, data: bytes) -> None:
-        """Store ``data`` in place of all that was stored. Where that is no longer than before, it takes no block.
-
-        Raises:
-            ArenaFull: it is longer, and there is no room; nothing is stored any more.
-        """
-        need = len(data) // BLOCK_BYTES + 1
-        if need > len(self.blocks):
-            self.rewind()
-            self.append(data)
-            return
-        self._wipe_from(len(data))
-        surplus = self.blocks[need:]
-        del self.blocks[need:]
-        self._arena.links[self.blocks[-1]] = _NO_BLOCK
-        for index, block in enumerate(self.blocks):
-            part = data[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
-            start = self._arena.position(block)
-            self._view[start : start + len(part)] = part
-        self._seek(len(data))
-        self._arena.give(surplus, self.use)
-
-    def give(self) -> None:
-        """Give the blocks back. Whoever counts holders (Log) calls this once, when the last is gone."""
-        assert len(self.blocks), "the chain's blocks were given back already"
-        self._wipe_from(0)
-        blocks, self.blocks = self.blocks, array("I")
-        self.rest = _EMPTY
-        self.on_full = None  # it leads back to who holds the chain: a cycle that only the collector would find
-        self._arena.give(blocks, self.use)

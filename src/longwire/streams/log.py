@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
-from .arena import Arena, Chain, Use
+from .arena import Arena, Use
+from .chain import Chain
 
 RECORD_HEADER = struct.Struct("<II")
 """Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is

@@ -15,7 +15,8 @@ from array import array
 from collections.abc import Callable
 
 from ..words.events import FRAMED, SILENT, pack
-from .arena import Arena, BrokenChain, Chain, Use
+from .arena import Arena, BrokenChain, Use
+from .chain import Chain
 from .log import FRAME_END, Log, Recorded
 from .stream import Facts
 from .tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_MASK, StreamRow

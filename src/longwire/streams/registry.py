@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
 from ..words.errors import Gone, KeyReused, NotFound, Overloaded
+from ..words.faultpoint import reach
 from ..words.ids import make_stream_id, parse_stream_id
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
@@ -85,7 +86,7 @@ class Registry:
         self._dormant: dict[bytes, Callable[[], Stream | None]] = {}
         self.is_incomplete = False
         """Streams are still being taken over: one that is not here may come."""
-        self._asked: dict[tuple[int, int], Stream] = {}
+        self._asked: dict[tuple[int, int], bytes] = {}
         self._graced: set[Stream] = set()
         self._grace_sweep: Sweep[Stream] = Sweep(clock, GRACE_LOOK_S, lambda: self._graced, self._look_at_graced)
         self._secret = secrets.token_bytes(32)
@@ -134,7 +135,8 @@ class Registry:
             self._keep(stream)
         else:
             self.live_count += 1
-            self._asked[facts.asker] = stream
+        if self.is_incomplete:
+            self._asked[facts.asker] = stream.id
         if facts.key_hash and (stream.state is not State.ENDED or _has_content(stream)):
             self.pin_key(facts.key_hash, facts.body_hash, stream)
         return stream
@@ -144,10 +146,11 @@ class Registry:
         stream = self._streams.get(id)
         return stream if stream is not None and stream.row == row_index else None
 
-    def let_sleep(self, id: bytes, take: Callable[[], Stream | None]) -> None:
+    def let_sleep(self, id: bytes, asker: tuple[int, int], take: Callable[[], Stream | None]) -> None:
         """An ended stream of a process that has died: ``take`` makes it once it is asked for, or when there is time. None: it
         cannot be made."""
         self._dormant[id] = take
+        self._asked[asker] = id  # it may have ended between two deaths, before its reader was noted
 
     def wake_some(self, count: int) -> bool:
         """Take over so many of those that sleep, the latest first; whether any are left."""
@@ -159,15 +162,23 @@ class Registry:
 
     def find_asked(self, asker: tuple[int, int]) -> Stream | None:
         """The stream that this very request has started already, in a process that died before its reader was noted."""
-        return self._asked.pop(asker, None) if self._asked else None
+        id = self._asked.pop(asker, b"") if self._asked else b""
+        return self._dormant.pop(id)() if id in self._dormant else self._streams.get(id)
 
     def count_poisoned(self) -> None:
         """A stream was sealed because taking it over killed one process after the other."""
         self._instruments.poisoned_total += 1
 
-    def forget_askers(self) -> None:
-        """Every request of before has been looked at again."""
+    def keep_askers(self, may_ask: Callable[[tuple[int, int]], bool]) -> set[Stream]:
+        """All is taken over: streams that may still be asked for by the very request that has started them."""
+        self._asked = {asker: id for asker, id in self._asked.items() if may_ask(asker)}
+        return {stream for id in self._asked.values() if (stream := self._streams.get(id)) is not None}
+
+    def forget_askers(self) -> list[Stream]:
+        """Every request of before has been looked at again; the streams that none of them has asked for."""
+        left = [self._streams[id] for id in self._asked.values() if id in self._streams]
         self._asked.clear()
+        return left
 
     def knows(self, public_id: str) -> bool:
         """Whether the stream is here already."""
@@ -261,7 +272,9 @@ class Registry:
         self._keep(stream)
         if not _has_content(stream):
             self._forget_key(stream)
+        reach("end_before_row")
         self.store_row(stream)
+        reach("end_after_row")
         self._report_end(stream)
         while self._retained_blocks > self._retention_blocks and self._evict_oldest():
             pass
@@ -307,6 +320,7 @@ class Registry:
         self._tombstones[stream.id] = stream.facts.tenant
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
+        reach("evicting")
         self.table.give(stream.row)
         stream.log.drop()
 
@@ -379,11 +393,17 @@ class Registry:
 
     def _evict_expired(self, now: float) -> None:
         horizon = now - self._settings.retention_s
+        read = 0
         for _ in range(MAX_EVICTIONS_PER_STEP):
             oldest = next(iter(self._ended_in_order.values()), None)
-            if oldest is None or (oldest.ended_at or now) > horizon:
+            if oldest is None or (oldest.ended_at or now) > horizon or read == len(self._ended_in_order):
                 break
-            self.evict(oldest)
+            if oldest.log.is_read:
+                # Its blocks would stay, and an adopter of its readers needs the row: it waits until they are through.
+                self._ended_in_order.move_to_end(oldest.id)
+                read += 1
+            else:
+                self.evict(oldest)
         else:
             self._clock.call_later(MIN_STEP_S, self._evict_more)
         for _ in range(MAX_EVICTIONS_PER_STEP):

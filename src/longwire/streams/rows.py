@@ -11,7 +11,7 @@ import json
 from ..words.ids import Place
 from ..words.reasons import CloseReason
 from .stream import State, Stream
-from .tables import MAX_FACTS_BYTES, StreamRow
+from .tables import MAX_FACTS_BYTES, StreamRow, pack_word
 
 MAX_MODEL_CHARS_IN_ROW = 128
 """The row's facts must fit whatever a client calls its model: it is only shown from there."""
@@ -52,8 +52,9 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         read_base=stream.link.read_base,
         written_base=stream.link.written_base,
         log_block=stream.log.upstream.first,
-        log_bytes=stream.log.upstream.end if stream.state is State.ENDED else 0,
+        end=pack_word(stream.log.upstream.end, len(stream.log.entries)) if stream.state is State.ENDED else 0,
         records_block=records.first if records else 0,
+        records_bytes=records.end if records and stream.state is State.ENDED else 0,
         request_block=stream.request.first if stream.request else 0,
         request_bytes=stream.request.end if stream.request else 0,
         created_us=int(stream.created_at * 1e6),

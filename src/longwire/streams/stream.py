@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
 from ..words.events import RECORD
+from ..words.faultpoint import reach
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
-from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Chain, Use
+from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Use
+from .chain import Chain
 from .log import Log
 from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .terms import (
@@ -258,7 +260,6 @@ class Stream:
             self._tell_failure(reason, message, refusal)
         self._count_events(len(self.log.entries))
         self.log.seal()
-        self._words[self._word] = self.log.upstream.end << COUNT_BITS | len(self.log.entries)
         self._count_bytes(self.log.upstream.end)
         self._move_to(State.ENDED)
         self.ended_at = self._now()
@@ -311,7 +312,7 @@ class Stream:
         blocks = self.ending.error_blocks(reason, message, {**facts, "resumable": reason.resumable})
         try:
             for block in blocks:
-                self._record(block)
+                self.log.append_record(block)  # the row tells of it, together with the end
         except ArenaFull:
             self.is_cut = True  # Nothing more can be said: readers see the connection break, which is no false success.
 
@@ -388,7 +389,7 @@ class Stream:
         self.created_wall = self._clock.wall() - (self._now() - self.created_at)
         if first_token_us := self._words[self._word + FIRST_TOKEN_WORD]:
             self.facts.first_token_at = first_token_us / 1e6
-        self._counted_bytes = self._words[self._word] >> COUNT_BITS  # whoever wrote the checkpoint has counted up to it
+        self._counted_bytes = (row.end or self._words[self._word]) >> COUNT_BITS  # whoever wrote it has counted so far
         self.log.publish()
         if row.request_block:
             self.request = Chain(self._arena, Use.REQUEST, stored=(row.request_block, row.request_bytes))
@@ -411,6 +412,8 @@ class Stream:
         """Entries were found again: readers had been promised a stream, whatever the row still says."""
         if self.state is State.OPENING and self.log.entries:
             self._commit()
+        if (records := self.log.records) is not None:  # some may have been written once more
+            self._words[self._word + 1] = records.end
         self._count_events(len(self.log.entries))
         self.log.publish()
 
@@ -426,6 +429,7 @@ class Stream:
         self.log.append_record(block, silent, from_upstream=from_upstream)
         records = self.log.records
         assert records is not None
+        reach("in_record")
         self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         if is_first:
             self._on_change(self)

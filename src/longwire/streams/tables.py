@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..words.faultpoint import reach
 from .shared import LayoutMismatch, make_memory
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 _MAGIC = b"LWTABLE1"
 _HEADER = struct.Struct("<8sIIII")
 _SLOT_HEADER = struct.Struct("<QII")  # generation, CRC of the rest, length of the payload
@@ -221,9 +221,13 @@ class StreamRow(NamedTuple):
     written_base: int
     """Bytes that had been written on it before this stream's request."""
     log_block: int
-    log_bytes: int
-    """Bytes of the upstream's chain, once the stream has ended; the kernel's counters tell it before."""
+    end: int
+    """Once the stream has ended: bytes of the upstream's chain and entries, packed as in the checkpoint. They stand in the row
+    so that the end is one write: whoever finds the stream live reads on from the checkpoint, which is still that of a live
+    one."""
     records_block: int
+    records_bytes: int
+    """Length of the records, once the stream has ended: those of the end itself are in nothing but the row."""
     request_block: int
     request_bytes: int
     created_us: int
@@ -280,7 +284,7 @@ MAX_STORED_HEAD_BYTES = 1536
 """A response head that is larger is not stored: the connection then ends with its process instead of being adopted."""
 MAX_FACTS_BYTES = 512
 
-_STREAM = struct.Struct("<17sIIIBBBxiQQIQIIQQ16s16s16sQQQBxxxI")
+_STREAM = struct.Struct("<17sIIIBBBxiQQIQIQIQQ16s16s16sQQQBxxxI")
 _CONNECTION = struct.Struct("<IiQBxxxi17sBxxIQQQIBB")
 STREAM_ROW_BYTES = _STREAM.size + MAX_FACTS_BYTES
 CONNECTION_ROW_BYTES = _CONNECTION.size + MAX_STORED_HEAD_BYTES

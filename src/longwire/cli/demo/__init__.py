@@ -1,7 +1,7 @@
-"""``longwire demo``: one real answer, cut in the middle, resumed, and proven whole.
+"""``longwire demo``: one real answer, its process killed, its connection cut and resumed, and proven whole.
 
-What lives here: the command. What must not: the story it tells (story.py), the gateway it starts (gateway.py), HTTP and the
-proof (wire.py).
+What lives here: the command. What must not: the story it tells (story.py), the gateway it starts (gateway.py) and
+kills a process of (crash.py), HTTP and the proof (wire.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ LONGWIRE_API_KEY=... longwire demo --url http://127.0.0.1:8080
 )
 @click.option("--engine", default="local", show_default=True, metavar="SPEC", help="Engine of the gateway to start.")
 def demo(url: str | None, api_key: str, engine: str) -> int:
-    """Stream a real answer, cut the connection in the middle, resume, and prove that nothing was lost."""
+    """Stream a real answer, kill what serves it (not with --url), cut the connection, resume: nothing is lost."""
     import http.client
 
     from longwire.engines.local import is_installed
 
+    from .crash import Crash
     from .gateway import own_gateway
     from .story import run_demo
     from .wire import WireError
@@ -42,8 +43,8 @@ def demo(url: str | None, api_key: str, engine: str) -> int:
     try:
         if url is not None:
             return run_demo(url, api_key)
-        with own_gateway(engine) as own_url:
-            return run_demo(own_url)
+        with own_gateway(engine) as (own_url, admin_url):
+            return run_demo(own_url, crash=Crash(admin_url))
     except WireError as error:
         raise Failure(str(error)) from error
     except (OSError, http.client.HTTPException) as error:

@@ -30,12 +30,14 @@ START_LIMIT_S = 90.0
 STOP_LIMIT_S = 10.0
 LAST_LINES = 20
 
-LISTENING = re.compile(r"longwire: listening on (http://\S+)")
+ADDRESSES = re.compile(r"longwire: (?:listening|admin) on (http://\S+)")
+"""Two lines: the public port's comes first."""
 
 
 @contextmanager
-def own_gateway(engine: str) -> Iterator[str]:
-    """A gateway on free ports, with nothing of this machine's settings; yields its address when it is ready."""
+def own_gateway(engine: str) -> Iterator[tuple[str, str]]:
+    """A gateway on free ports, with nothing of this machine's settings; yields its address and its admin port's when it is
+    ready."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGWIRE_")}
     with tempfile.TemporaryDirectory(prefix="longwire-demo-") as folder, Path(folder, "log").open("w+b") as log:
         Path(folder, "longwire.toml").touch()  # named, lest it take the one in the folder where it is run
@@ -66,27 +68,27 @@ def serve_command(engine: str, folder: str) -> list[str]:
     return [sys.executable, "-P", "-m", "longwire", "serve", "--engine", engine, *ports, *settings]
 
 
-def wait_ready(process: subprocess.Popen[str], log: str, step: str) -> str:
-    """Show progress until the gateway answers that it is ready; returns its address."""
+def wait_ready(process: subprocess.Popen[str], log: str, step: str) -> tuple[str, str]:
+    """Show progress until the gateway answers that it is ready; returns both addresses."""
     progress = Progress(f"Starting a gateway and {step}", sys.stdout)
     addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
-    threading.Thread(target=_find_address, args=(process.stdout, addresses), daemon=True).start()
+    threading.Thread(target=_find_addresses, args=(process.stdout, addresses), daemon=True).start()
     try:
-        wait_until(lambda: not addresses.empty(), "starting", progress, process, log)
-        url = addresses.get()
+        wait_until(lambda: addresses.qsize() == 2, "starting", progress, process, log)
+        url, admin_url = addresses.get(), addresses.get()
         wait_until(StreamClient(url).is_ready, step.partition(" ")[0], progress, process, log)
     except WireError:
         progress.finish("FAILED")
         raise
     progress.finish(f"done, {url}")
-    return url
+    return url, admin_url
 
 
-def _find_address(output: TextIO, addresses: queue.SimpleQueue[str]) -> None:
-    """Read all that the gateway prints, lest it stand still on a full pipe, and pick out the address."""
+def _find_addresses(output: TextIO, addresses: queue.SimpleQueue[str]) -> None:
+    """Read all that the gateway prints, lest it stand still on a full pipe, and pick out the addresses."""
     for line in output:
-        if match := LISTENING.match(line):
+        if match := ADDRESSES.match(line):
             addresses.put(match[1])
 
 

@@ -1,6 +1,6 @@
 """The story that the demonstration tells on the terminal, and how it looks.
 
-What must not live here: HTTP and the comparison (wire.py), starting a gateway (gateway.py).
+What must not live here: HTTP and the comparison (wire.py), starting a gateway (gateway.py), killing (crash.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from io import StringIO
 from typing import Any, TextIO
 
 import click
 
+from .crash import Crash
 from .wire import Block, Reading, StreamClient, WireError, differences, digest
 
 QUESTION = "Why is the sky blue?"
@@ -38,19 +41,35 @@ def run_demo(
     question: str = QUESTION,
     cut_after: int = CUT_AFTER_EVENTS,
     away_s: float = AWAY_S,
+    crash: Crash | None = None,
 ) -> int:
-    """Play it against the gateway at ``url``; returns 0 when the proof holds, 1 when it does not."""
+    """Play it against the gateway at ``url``; returns 0 when the proof holds, 1 when it does not. With ``crash`` the process
+    that serves the stream is killed halfway to the cut."""
     client = StreamClient(url, api_key)
     request = make_request(client.first_model(), question)
     say(f"{mark('ask')} {question}", bold=True, before="\n", after="\n")
 
     text = Typewriter(sys.stdout)
     asked = time.monotonic()
+    before: list[Block] = []
     with closing(client.ask(request)) as reading:
-        before, ttft_ms = read_and_cut(reading, cut_after, text, asked)
+        blocks = iter(reading)
+        kill_after = cut_after // 2 if crash is not None else 0
+        ttft_ms = read_on(blocks, before, kill_after, text, asked)
+        if crash is not None:
+            kill_and_read_on(crash, reading, blocks, before, text)
+        ttft_ms = read_on(blocks, before, cut_after, text, asked) or ttft_ms
+        reading.cut()
     text.finish()
     time.sleep(away_s)
-    state = client.state(reading.stream_id)
+    after = resume(client, reading.stream_id, before, text)
+    show_whole(before, after, kill_after)
+    return show_proof(before, after, client, reading.stream_id, ttft_ms)
+
+
+def resume(client: StreamClient, stream_id: str, before: list[Block], text: Typewriter) -> list[Block]:
+    """Say what was cut, and read the rest over another connection."""
+    state = client.state(stream_id)
     say(
         f"{mark('cut')} The client's connection is cut, by TCP reset, after event {len(before) - 1}.",
         fg="red",
@@ -61,14 +80,12 @@ def run_demo(
     cursor = f"{state['epoch']}-{len(before) - 1}"
     say(f"{mark('resume')} It resumes with Last-Event-ID: {cursor}", fg="green", after="\n")
     after: list[Block] = []
-    with closing(client.resume(reading.stream_id, cursor)) as resumed:
+    with closing(client.resume(stream_id, cursor)) as resumed:
         for block in resumed:
             after.append(block)
             text.write(block.text)
     text.finish()
-
-    show_whole(before, after)
-    return show_proof(before, after, client, reading.stream_id, ttft_ms)
+    return after
 
 
 def make_request(model: str, question: str) -> dict[str, Any]:
@@ -85,25 +102,54 @@ def make_request(model: str, question: str) -> dict[str, Any]:
     }
 
 
-def read_and_cut(reading: Reading, cut_after: int, text: Typewriter, asked: float) -> tuple[list[Block], float]:
-    """Read so many events and reset the connection; returns them, and the time to the first text in milliseconds."""
-    blocks: list[Block] = []
+def read_on(blocks: Iterator[Block], before: list[Block], stop: int, text: Typewriter, asked: float) -> float:
+    """Read until there are so many events; returns the time to the first text in milliseconds, or 0 if it came earlier."""
     ttft_ms = 0.0
-    for block in reading:
-        blocks.append(block)
-        if block.text and not ttft_ms:
-            ttft_ms = (time.monotonic() - asked) * 1000
+    had_text = any(block.text for block in before)
+    while len(before) < stop:
+        block = next(blocks, None)
+        if block is None:
+            raise WireError(f"The answer ended after {len(before)} events, before there was anything to cut.")
+        before.append(block)
+        if block.text and not had_text:
+            had_text, ttft_ms = True, (time.monotonic() - asked) * 1000
         text.write(block.text)
-        if len(blocks) == cut_after:
-            reading.cut()
-            return blocks, ttft_ms
-    raise WireError(f"The answer ended after {len(blocks)} events, before there was anything to cut.")
+    return ttft_ms
 
 
-def show_whole(before: list[Block], after: list[Block]) -> None:
+def kill_and_read_on(
+    crash: Crash, reading: Reading, blocks: Iterator[Block], before: list[Block], text: Typewriter
+) -> None:
+    """Kill the process that serves the stream, and see the next event come over the same connection."""
+    port, victim = reading.port, crash.find(reading.stream_id)
+    text.finish()
+    last = len(before) - 1
+    crash.kill(victim)
+    killed_at = time.monotonic()
+    say(
+        f"{mark('kill')} Process {victim.pid}, which serves this stream, is killed after event {last}.",
+        fg="red",
+        before="\n",
+    )
+    pid = crash.wait_successor(victim)
+    read_on(blocks, before, len(before) + 1, Typewriter(StringIO()), killed_at)
+    waited_ms = (time.monotonic() - killed_at) * 1000
+    say(f"{mark('resume')} Process {pid} goes on: event {last + 1} came {waited_ms:.0f} ms after the kill,", fg="green")
+    say(
+        f"  over the same connection (port {reading.port}{'' if port == reading.port else ' and not ' + str(port)}).",
+        fg="green",
+    )
+    say("", after="")
+    text.write(before[-1].text)
+
+
+def show_whole(before: list[Block], after: list[Block], kill_after: int) -> None:
     say("The whole answer, as two connections received it:", before="\n", after="\n", bold=True)
     text = Typewriter(sys.stdout, indent="  | ")
-    text.write("".join(block.text for block in before))
+    text.write("".join(block.text for block in before[:kill_after]))
+    if kill_after:
+        text.write(f" {mark('kill')}", fg="red")
+    text.write("".join(block.text for block in before[kill_after:]))
     text.write(f" {mark('cut')}", fg="red")
     text.write("".join(block.text for block in after))
     text.finish()
@@ -143,7 +189,14 @@ def rate(state: dict[str, Any]) -> str:
 
 # How it looks.
 
-MARKS = {"cut": ("✂", "8<"), "resume": ("↻", "=>"), "good": ("✓", "OK"), "bad": ("✗", "!!"), "ask": ("»", ">")}
+MARKS = {
+    "kill": ("☠", "XX"),
+    "cut": ("✂", "8<"),
+    "resume": ("↻", "=>"),
+    "good": ("✓", "OK"),
+    "bad": ("✗", "!!"),
+    "ask": ("»", ">"),
+}
 
 
 def mark(name: str) -> str:

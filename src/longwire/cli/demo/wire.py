@@ -78,6 +78,11 @@ class Reading:
                 yield Block(event_id, b"\n".join(data))
                 event_id, data = "", []
 
+    @property
+    def port(self) -> int:
+        """Our own port: another connection would have another."""
+        return int(self._socket.getsockname()[1])
+
     def cut(self) -> None:
         """Close with a TCP reset, as a network that fails in mid-answer does; what is still on its way is lost."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -132,7 +137,13 @@ class StreamClient:
             return list(reading)
 
     def state(self, stream_id: str) -> dict[str, Any]:
-        return self._json(f"/v1/streams/{stream_id}")
+        state: dict[str, Any] = self._json(f"/v1/streams/{stream_id}")
+        return state
+
+    def shards(self) -> list[dict[str, Any]]:
+        """The processes that serve, where the address is that of an admin port."""
+        answer: list[dict[str, Any]] = self._json("/v1/shards")
+        return answer
 
     def _read(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reading:
         connection, response = self._send(method, path, body, {"Accept": "text/event-stream", **headers})
@@ -144,14 +155,13 @@ class StreamClient:
             raise WireError(refusal(method, path, response.status, content))
         return Reading(connection, response)
 
-    def _json(self, path: str) -> dict[str, Any]:
+    def _json(self, path: str) -> Any:
         connection, response = self._send("GET", path, None, {"Accept": "application/json"})
         content = response.read()
         connection.close()
         if response.status != 200:
             raise WireError(refusal("GET", path, response.status, content))
-        answer: dict[str, Any] = json.loads(content)
-        return answer
+        return json.loads(content)
 
     def _send(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None

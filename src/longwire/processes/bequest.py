@@ -1,0 +1,102 @@
+"""What a dead shard's descriptor table holds, as its guardian passes it on.
+
+What lives here: the sockets that rows name, and those of clients that had been accepted and had no row yet.
+What must not: what becomes of them (adopt.py, server).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from ..adopt import Rows, Socket
+from ..keeper.channel import MAX_DESCRIPTORS
+from ..keeper.guardian import GuardianGone, fetch_sockets
+from ..streams.counters import bytes_read, bytes_written, take_reading
+
+log = logging.getLogger("longwire.shard")
+
+FETCH_S = 5.0
+"""For all sockets of one dead shard: it takes milliseconds. What has not come by then is cut."""
+
+MAX_NUMBER = 1 << 20
+"""No descriptor table has a higher number (fs.nr_open). The search ends much earlier, where nothing is open any more."""
+
+
+def fetch_all(
+    rows: Rows, ends: dict[int, int], public: socket.socket
+) -> tuple[dict[Socket, socket.socket], list[socket.socket]]:
+    """Every socket that the rows name, and the newcomers; from the guardians of whoever had them. ``ends`` are descriptors by
+    incarnation, ``public`` is the listening socket."""
+    wanted: dict[int, list[int]] = {}
+    for owner, fd in rows.sockets:
+        wanted.setdefault(owner, []).append(fd)
+    found: dict[Socket, socket.socket] = {}
+    others: list[socket.socket] = []
+    for owner, end_fd in ends.items():
+        end = socket.socket(fileno=end_fd)
+        named = _fetch(end, owner, wanted.get(owner, []))
+        found |= {(owner, number): sock for number, sock in named.items()}
+        others += _fetch_others(end, owner, set(wanted.get(owner, [])))
+        end.close()
+    return found, _find_newcomers(others, {_identity(sock) for sock in found.values()}, public)
+
+
+def _fetch(end: socket.socket, owner: int, numbers: list[int]) -> dict[int, socket.socket]:
+    try:
+        fetched = fetch_sockets(end, numbers, FETCH_S)
+    except GuardianGone as exc:
+        fetched = exc.fetched
+    except OSError as exc:
+        log.error("fetch_failed", extra={"fields": {"owner": owner, "problem": str(exc)}})
+        fetched = {}
+    return {number: socket.socket(fileno=fd) for number, fd in fetched.items()}
+
+
+def _fetch_others(end: socket.socket, owner: int, named: set[int]) -> list[socket.socket]:
+    """The sockets that no row names. Numbers are given out from the lowest, so behind the highest that is known nothing is
+    open where a whole batch is empty."""
+    found: list[socket.socket] = []
+    highest = max(named, default=0)
+    for start in range(0, MAX_NUMBER, MAX_DESCRIPTORS):
+        batch = [number for number in range(start, start + MAX_DESCRIPTORS) if number not in named]
+        fetched = _fetch(end, owner, batch)
+        found += fetched.values()
+        if not fetched and start > highest:
+            break
+    return found
+
+
+def _find_newcomers(others: list[socket.socket], known: set[int], public: socket.socket) -> list[socket.socket]:
+    """Those of clients of ours of which not a byte was read: they were accepted, and killed was whoever would have said so in a
+    row. All else is closed: what was idle, or on its way out."""
+    port = _port(public)
+    newcomers: list[socket.socket] = []
+    for sock in others:
+        is_ours = sock.family == public.family and sock.type == socket.SOCK_STREAM and _port(sock) == port
+        if is_ours and _identity(sock) not in known and _is_untouched(sock):
+            known.add(_identity(sock))
+            newcomers.append(sock)
+        else:
+            sock.close()
+    return newcomers
+
+
+def _is_untouched(sock: socket.socket) -> bool:
+    try:
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        reading = take_reading(sock)
+    except OSError:
+        return False
+    return not bytes_read(reading) and not bytes_written(reading, connected=False)
+
+
+def _port(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1]) if sock.family in (socket.AF_INET, socket.AF_INET6) else 0
+
+
+def _identity(sock: socket.socket) -> int:
+    """The same for every descriptor of one socket."""
+    return os.fstat(sock.fileno()).st_ino

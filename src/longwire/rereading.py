@@ -1,0 +1,110 @@
+"""Reading an engine's bytes a second time, for an adopter: the index of a log is found again in what lies in shared memory.
+
+What lives here: from where on is read, and how little of it. What must not: the order of an adoption (adopt.py), how an answer
+is parsed (engines), where entries go (streams.rebuild).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+from .engines.base import Answer, Failure
+from .engines.exchange import Exchange
+from .gateway import how_to_read
+from .streams.log import Log
+from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail
+from .streams.stream import Facts
+from .wire.framer import one_frame, plain_run
+from .words.reasons import CloseReason
+
+
+class _Nobody:
+    """The owner of a reading that only wants entries."""
+
+    def began(self) -> None: ...
+
+    def refusing(self) -> None: ...
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def completed(self, reason: CloseReason, message: str) -> None: ...
+
+    def failed(self, failure: Failure) -> None: ...
+
+    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None: ...
+
+    def release(self, reusable: bool) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+def read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> None:
+    """The ordinary deltas behind a checkpoint, as far as there is nothing else: all of a stream that goes the short way.
+
+    The first is read by the exchange, which then knows what the others must have in them. These leave no trace in it, so they
+    need only be counted.
+    """
+    chain = sink.chain
+    data = chain.chain.read(chain.end, min(stop - chain.end, 2 * PIECE_BYTES))
+    first = one_frame(data, 0)
+    if not first:
+        return
+    exchange.receive(memoryview(data)[:first], first)
+    mark = exchange.watch.plain_mark
+    if mark is None:
+        return
+    for length in plain_run(data[first:], mark):
+        sink.append_framed(chain.end, length)
+        chain.filled(length)
+    sink.publish(-1)
+
+
+class LeftOut:
+    """The entries up to a log's checkpoint, which an adoption does not look for: what it costs must not depend on how many
+    there are. Readers need those that were given to them last and may not have reached the kernel."""
+
+    def __init__(self, log: Log, facts: Facts, stop: int, is_ended: bool) -> None:
+        self._log = log
+        self._facts = facts
+        self._stop = stop
+        self._count = log.missing_below
+        self._is_ended = is_ended
+
+    def find_from(self, position: int) -> bool:
+        """Read from a frame on that lies so far before the checkpoint. The count of all tells which entries these are."""
+        log, stop = self._log, self._stop
+        # A finish is no place to begin behind; before a checkpoint of a live stream there is none.
+        start = None if self._is_ended else find_tail(log, stop, self._count - position)
+        if start is None:
+            return False
+        sink = TailSink(log, start)
+        exchange = self._exchange(sink)
+        exchange.prime()
+        read_run(exchange, sink, stop)
+        sink.chain.feed(exchange.receive, stop)
+        first = self._count - len(sink.entries)
+        if not sink.is_plain or sink.end != stop or first > position:
+            return False
+        if any(record.place >= first for record in log.recorded()):
+            return False
+        log.entries[first : self._count] = sink.entries
+        log.missing_below = first
+        return True
+
+    def find_all(self) -> None:
+        """Read from the first byte on, into a log of its own over the same chains."""
+        log, count = self._log, self._count
+        scratch = log.sharing_chains()
+        sink = RebuildSink(scratch, 0, lambda: None)
+        sink.chain.feed(self._exchange(sink).receive, self._stop)
+        sink.insert_ours()
+        log.entries[:count] = scratch.entries[:count]
+        found = [position for position in scratch.silent if position < count]
+        log.silent = array("Q", [*found, *(position for position in log.silent if position >= count)])
+
+    def _exchange(self, sink: RebuildSink | TailSink) -> Exchange:
+        facts = self._facts
+        expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
+        nobody = _Nobody()
+        return Exchange(sink, make_watch(), nobody, expect, (1 << 25, 1 << 40), nobody)

@@ -1,0 +1,116 @@
+"""Clients of all kinds at once, each kind again and again until the trial is over.
+
+What lives here: who runs, what was asked, received and broken. What must not: what a client does (readers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .answers import Question
+from .processes import Trial
+from .readers import KINDS, Kind
+from .sdk import openai_client
+from .wire import Wire
+
+CLIENT_S = 60.0
+"""No client takes a tenth of it. One that waits for what never comes is broken."""
+KILL_S = 3.0
+"""The longest wait for a kill by a client that wants one between two of its steps."""
+SDK_CLIENTS = 1
+
+
+class Load:
+    """``clients`` and ``connections`` count what has ended well or badly, ``asked`` the generations."""
+
+    def __init__(self, trial: Trial, seed: int) -> None:
+        self.trial = trial
+        self.clients = self.connections = self.asked = self.asked_to_retry = 0
+        self.ended: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self.kills = 0
+        self._rng = random.Random(seed)
+        self._shown: dict[str, Question] = {}
+        self._killed = asyncio.Event()
+        self._is_over = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wires: dict[asyncio.Task[object], list[Wire]] = {}
+
+    # For clients.
+
+    async def connect(self, *, window: int = 0) -> Wire:
+        """The one connection of a client."""
+        self.clients += 1
+        wire = await Wire.connect(self.trial.port, window=window)
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._wires.setdefault(task, []).append(wire)
+        return wire
+
+    def ask(self, tokens: int, itl_ms: float, *, stream: bool = True, padding: int = 0, ttft_ms: float = 5) -> Question:
+        """A generation that is about to be asked for."""
+        self.asked += 1
+        return Question(tokens, itl_ms, stream=stream, padding=padding, ttft_ms=ttft_ms)
+
+    @contextmanager
+    def shown(self, stream_id: str, question: Question) -> Iterator[None]:
+        """As long as a stream is read, others may read it, too."""
+        self._shown[stream_id] = question
+        try:
+            yield
+        finally:
+            del self._shown[stream_id]
+
+    def pick(self, rng: random.Random) -> tuple[str, Question] | None:
+        """A stream that is being read."""
+        return rng.choice(list(self._shown.items())) if self._shown else None
+
+    def is_shown(self, stream_id: str) -> bool:
+        """Whether whoever asked for it reads it still."""
+        return stream_id in self._shown
+
+    async def wait_kill(self) -> None:
+        """Until something has been killed, or nothing is any more."""
+        if not self._is_over:
+            try:
+                await asyncio.wait_for(self._killed.wait(), KILL_S)
+            except TimeoutError:
+                pass
+
+    # For the trial.
+
+    def note_kills(self, count: int) -> None:
+        self.kills += count
+        killed, self._killed = self._killed, asyncio.Event()
+        killed.set()
+
+    def start(self) -> None:
+        kinds: list[Kind] = [kind for kind, count in KINDS.items() for _ in range(count)]
+        for kind in kinds + [openai_client] * SDK_CLIENTS:
+            self._tasks.append(asyncio.create_task(self._run(kind, random.Random(self._rng.random()))))
+
+    async def _run(self, kind: Kind, rng: random.Random) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while not self._is_over:
+            try:
+                async with asyncio.timeout(CLIENT_S):
+                    await kind(self, rng)
+            except Exception:  # noqa: BLE001 - whatever it was, this client was broken by it
+                self.broken.append(f"{kind.__name__}, after {self.kills} kills: {traceback.format_exc(limit=-4)}")
+            else:
+                self.ended[kind.__name__] += 1
+            for wire in self._wires.pop(task, ()):
+                wire.close()
+
+    async def finish(self) -> None:
+        """Let every client come to its end."""
+        self._is_over = True
+        self.note_kills(0)
+        await asyncio.gather(*self._tasks)
