@@ -29,7 +29,7 @@ from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
 from .gateway import Generation, how_to_read
-from .rereading import LeftOut, read_run
+from .rereading import LeftOut, find_body_head, read_run
 from .server.listener import Listener
 from .server.record import Phase
 from .server.takeover import AdoptedConnection, Attempt, Checkpoint, Legacy
@@ -39,7 +39,7 @@ from .streams.memory import Memory
 from .streams.rebuild import RebuildSink, checkpoint_offset, facts_of_row, log_of_row
 from .streams.registry import Registry
 from .streams.salvage import salvage
-from .streams.stream import EndingWords, State, Stream
+from .streams.stream import EndingWords, Kind, State, Stream
 from .streams.tables import ATTEMPTS_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .streams.terms import Slot
 from .words.faultpoint import reach
@@ -166,6 +166,8 @@ class Adopter:
                 stream = self._take_stream(index, row)
                 if stream.state is not State.ENDED:
                     opening = self._take_upstream(stream, row)
+                elif stream.kind is Kind.BODY and stream.refusal is None:
+                    stream.body_head = find_body_head(stream.log, stream.facts)
             elif attempt.count == MAX_ATTEMPTS + 1:
                 stream = self._take_poisoned(index, row)
         if stream is None or attempt.has_failed:

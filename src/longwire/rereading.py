@@ -14,7 +14,7 @@ from .engines.exchange import Exchange
 from .gateway import how_to_read
 from .streams.log import Log
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail
-from .streams.stream import Facts
+from .streams.stream import BodyHead, Facts
 from .wire.framer import one_frame, plain_run
 from .words.reasons import CloseReason
 
@@ -58,6 +58,26 @@ def read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> Non
         sink.append_framed(chain.end, length)
         chain.filled(length)
     sink.publish(-1)
+
+
+class _Listener(_Nobody):
+    """Who only wants to know with what head a body came."""
+
+    def __init__(self) -> None:
+        self.heard: Answer | None = None
+
+    def answered(self, answer: Answer) -> None:
+        self.heard = answer
+
+
+def find_body_head(log: Log, facts: Facts) -> BodyHead | None:
+    """The head of an ended answer that is no event stream, for a reader that had not been sent its response's yet."""
+    expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
+    sink, owner = RebuildSink(log.sharing_chains(), 0, lambda: None), _Listener()
+    exchange = Exchange(sink, make_watch(), owner, expect, (1 << 25, 1 << 40), owner)
+    sink.chain.feed(exchange.receive, log.upstream.end)
+    heard = owner.heard
+    return BodyHead(heard.status, heard.headers, heard.content_length) if heard is not None else None
 
 
 class LeftOut:

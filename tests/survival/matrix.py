@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 from .killing import ADOPTING, POINTS, Killer
 from .load import Load
@@ -134,9 +135,16 @@ LEFT_OPEN = 16
 """Of the process that reads large bodies, which is started when it is needed, and the engine's connection for probes."""
 
 
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()[:300]
+
+
 async def _check_end(trial: Trial) -> None:
     """SIGTERM ends all of it."""
     family = trial.family()
     code = await asyncio.to_thread(trial.gateway.end)
     assert code == 0, trial.log()[-2000:]
-    assert not family & trial.family()
+    give_up = time.monotonic() + GONE_S
+    while left := family & trial.family():  # a guardian hears of its keeper's end a moment later
+        assert time.monotonic() < give_up, [command_of(pid) for pid in left]
+        await asyncio.sleep(0.05)

@@ -112,7 +112,17 @@ class AdoptedConnection(ClientConnection):
         if body is None:
             self._go_on()
         elif self.phase != Phase.CLOSING:
-            self._guarded(partial(self._serve, body))
+            self._guarded(partial(self._serve_again, body))
+
+    def _serve_again(self, body: bytes) -> None:
+        """Ask anew who it is: of the first time nothing has come through.
+
+        Raises:
+            LongwireError: it may not come in any more.
+        """
+        assert self.head is not None
+        self.pending = self.handlers.prepare(self.head, self)
+        self._serve(body)
 
     def _advance(self) -> None:
         if not self.handlers.gateway.registry.is_incomplete:
