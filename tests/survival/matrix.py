@@ -9,11 +9,10 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 
 from .killing import ADOPTING, POINTS, Killer
 from .load import Load
-from .processes import LOOK_S, Trial, descriptors
+from .processes import LOOK_S, Trial, descriptors, still_there
 
 ROUNDS_PER_POINT = 5
 WARM_UP_S = 1.0
@@ -135,16 +134,12 @@ LEFT_OPEN = 16
 """Of the process that reads large bodies, which is started when it is needed, and the engine's connection for probes."""
 
 
-def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()[:300]
-
-
 async def _check_end(trial: Trial) -> None:
     """SIGTERM ends all of it."""
     family = trial.family()
     code = await asyncio.to_thread(trial.gateway.end)
     assert code == 0, trial.log()[-2000:]
     give_up = time.monotonic() + GONE_S
-    while left := family & trial.family():  # a guardian hears of its keeper's end a moment later
-        assert time.monotonic() < give_up, [command_of(pid) for pid in left]
-        await asyncio.sleep(0.05)
+    while left := still_there(family):
+        assert time.monotonic() < give_up, f"processes left behind: {left}"
+        await asyncio.sleep(LOOK_S)

@@ -200,6 +200,11 @@ def _name(pid: int) -> str:
         return ""
 
 
+def still_there(pids: set[int]) -> list[int]:
+    """Those of these processes that have not ended."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 def descriptors(pid: int) -> int:
     """How many descriptors a process has."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
