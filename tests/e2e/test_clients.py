@@ -397,7 +397,7 @@ def test_example_in_python(gateway: Gateway, example: str) -> None:
 def test_example_in_curl(gateway: Gateway) -> None:
     printed = run("sh", "examples/curl.sh", "Count from one to ten.", LONGWIRE_URL=gateway.url, EVENTS="3")
     first, goes_on, state = printed.split("---")
-    stream_id = re.search(r"lw_[0-9a-f]{32}", goes_on)
+    stream_id = re.search(r"lw_[0-9a-f]{34}", goes_on)
     assert stream_id is not None
     got = [
         block["data"]
