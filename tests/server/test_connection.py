@@ -608,7 +608,8 @@ async def test_beyond_the_most_connections_one_is_told_so() -> None:
 async def test_without_memory_for_a_request_one_is_told_so() -> None:
     async with open_house(arena_bytes=2 << 20) as house:
         arena = house.gateway.arena
-        from longwire.streams.arena import ArenaFull, Chain, Use
+        from longwire.streams.arena import ArenaFull, Use
+        from longwire.streams.chain import Chain
 
         held = []
         with pytest.raises(ArenaFull):
