@@ -26,10 +26,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    uvloop.run(_bounded(test))
+    marker = pyfuncitem.get_closest_marker("patient")
+    uvloop.run(_bounded(test, marker.args[0] if marker is not None else HANG_LIMIT_S))
     return True
 
 
-async def _bounded(test: Awaitable[Any]) -> None:
-    async with asyncio.timeout(HANG_LIMIT_S):
+async def _bounded(test: Awaitable[Any], limit_s: float) -> None:
+    async with asyncio.timeout(limit_s):
         await test

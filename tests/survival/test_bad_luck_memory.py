@@ -115,6 +115,7 @@ def test_rows_that_cannot_be_true_are_given_up() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.patient(90)  # streams that wait for memory are given 15 s before one of them is ended
 async def test_a_kill_with_a_full_arena_breaks_nothing_that_it_does_not_end_truthfully() -> None:
     # A slot of 4 MiB has 256 blocks; five streams of some 55 blocks do not fit, but four do.
     async with running(1, arena_bytes="4MiB", retention_s=0) as gateway:
