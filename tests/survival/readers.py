@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -185,6 +186,6 @@ Kind = Callable[["Load", random.Random], Awaitable[None]]
 
 KINDS: dict[Kind, int] = {
     fast: 10, slow: 2, second: 4, pipelining: 3, halves: 3, expecting: 2, closing: 2, silent: 3, whole: 2, passed: 3, large: 1,
-    asking: 1, curl: 1,
+    asking: 1, **({curl: 1} if shutil.which("curl") else {}),
 }  # fmt: skip
 """How many clients of each kind there are at any time; those of the openai package are in sdk.py."""

@@ -140,16 +140,7 @@ class Shard:
         self._count(house, slot)
         loop.call_soon(self._wake_some, adopter)
         if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
-            house.instruments.streams_adopted_total += adopter.streams_adopted
-            house.instruments.connections_adopted_total += adopter.connections_adopted
-            house.instruments.adoption_pause.observe_s(adopted_s)
-            fields = {
-                "slot": slot,
-                "streams": adopter.streams_adopted,
-                "connections": adopter.connections_adopted,
-                "faults": adopter.faults,
-            }
-            log.info("adopted", extra={"fields": fields})
+            _note_adoption(adopter, house, slot, adopted_s)
         if slot == 0 and not orders["restarts"]:
             scheme = "https" if self.settings.tls_cert_file else "http"
             house.greet_soon(f"{scheme}://{shown(public)}")
@@ -220,6 +211,20 @@ class Shard:
         self._have_guarded()
         if self.guarded.lives:
             loop.add_reader(self.guarded.fileno(), self._guard_again)
+
+
+def _note_adoption(adopter: Adopter, house: House, slot: int, adopted_s: float) -> None:
+    """Count and log what was taken over."""
+    house.instruments.streams_adopted_total += adopter.streams_adopted
+    house.instruments.connections_adopted_total += adopter.connections_adopted
+    house.instruments.adoption_pause.observe_s(adopted_s)
+    fields = {
+        "slot": slot,
+        "streams": adopter.streams_adopted,
+        "connections": adopter.connections_adopted,
+        "faults": adopter.faults,
+    }
+    log.info("adopted", extra={"fields": fields})
 
 
 def main(arguments: Sequence[str]) -> int:
