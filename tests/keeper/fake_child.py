@@ -5,11 +5,13 @@ What must not: expectations. Whatever happens is sent to the test (EVENTS is the
 """
 
 import array
+import fcntl
 import json
 import os
 import signal
 import socket
 import sys
+import termios
 from pathlib import Path
 
 KIND, PLAN, EVENTS = sys.argv[1:4]
@@ -31,13 +33,19 @@ def note(event, **facts):
 
 
 def say(message, fds=()):
+    """Returns when the keeper has it: what the test is told after that is true of the keeper, too."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     CHANNEL.sendmsg([json.dumps(message).encode()], rights)
+    while any(fcntl.ioctl(CHANNEL, termios.TIOCOUTQ, bytes(4))):
+        os.sched_yield()
 
 
 def hear():
     """The next message and its descriptors; ends with the keeper."""
-    data, ancillary, _, _ = CHANNEL.recvmsg(1 << 16, 1000)
+    try:
+        data, ancillary, _, _ = CHANNEL.recvmsg(1 << 16, 1000)
+    except ConnectionResetError:  # it was killed before it had read all that we said; what it said comes still
+        data, ancillary, _, _ = CHANNEL.recvmsg(1 << 16, 1000)
     if not data:
         note("orphaned")
         sys.exit(0)

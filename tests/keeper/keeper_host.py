@@ -167,7 +167,17 @@ class World:
 
     @property
     def descriptors(self) -> int:
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+        """Of the keeper while it waits: in the middle of a step it has some more or some less."""
+        while True:
+            was_waiting = self._is_waiting
+            count = len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+            if was_waiting and self._is_waiting:
+                return count
+            os.sched_yield()
+
+    @property
+    def _is_waiting(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

@@ -109,6 +109,17 @@ def test_a_message_that_was_looked_at_stays_until_it_is_dropped(ends: tuple[Chan
     assert other.receive() == ({"n": 2}, [])
 
 
+def test_an_end_that_leaves_something_unread_is_an_end(ends: tuple[Channel, Channel]) -> None:
+    """The kernel calls that a reset; what was said before still comes."""
+    one, other = ends
+    one.send({"n": 1})
+    other.send({"unread": True})
+    one.close()
+    assert other.receive() == ({"n": 1}, [])
+    assert other.receive() is None
+    assert other.receive() is None
+
+
 def test_at_the_limit_of_open_files_nothing_comes_and_nothing_stays_open(ends: tuple[Channel, Channel]) -> None:
     """Some of the descriptors would fit: which ones are missing cannot be known, so none is kept."""
     one, other = ends

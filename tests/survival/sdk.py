@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
+from openai import _streaming_cleanup
 
 from longwire.sim.answer import answer_text
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 REQUESTS = 3
 TIMEOUT_S = 60.0
+
+assert _streaming_cleanup._DRAIN_TIMEOUT > 0
+_streaming_cleanup._DRAIN_TIMEOUT = TIMEOUT_S
+"""Behind [DONE] the package waits 100 ms for the body's end and then gives up the connection: less than a pause."""
 
 
 async def openai_client(load: Load, rng: random.Random) -> None:
