@@ -166,6 +166,11 @@ class World:
         return f'"event":"{event}"' in self.log
 
     @property
+    def family(self) -> list[int]:
+        """Those who have told something and have not been reaped."""
+        return [pid for pid in {event["pid"] for event in self.all} if Path(f"/proc/{pid}").exists()]
+
+    @property
     def descriptors(self) -> int:
         """Of the keeper while it waits: in the middle of a step it has some more or some less."""
         while True:

@@ -39,6 +39,7 @@ def test_after_a_reload_it_is_of_the_new_code_and_knows_all(world: World) -> Non
         world.until(lambda n=n: world.log.count("keeper_replaced") == n + 1, "it is replaced")
         assert program(world) != before and b"longwire.keeper" in program(world) and world.pid == pid
         world.admin = world.expect("ready", kind="admin", settings="new")
+    world.until(lambda: len(world.family) == 4, "two shards, the spare and the admin are left")
     descriptors = world.descriptors
     os.kill(shards[0], signal.SIGKILL)
     told = world.expect("told", do="serve", owners=[_incarnation(world, shards[0])])
@@ -104,11 +105,10 @@ def test_a_program_that_goes_between_trial_and_exec_leaves_the_old_one(world: Wo
     python.symlink_to(sys.executable)
     world.plan(keeper={"try": {"unlink": str(python)}})
     world.serve(keeper=[str(python), *world.fake("keeper")[1:]])
-    before = program(world)
+    before, descriptors = program(world), world.descriptors
     (shard,) = reload(world, 1)
     world.until(lambda: world.logged("keeper_stays"), "it is logged")
     assert program(world) == before and not python.exists()
-    descriptors = world.descriptors
     os.kill(shard, signal.SIGKILL)
     world.expect("serving", settings="new")
     world.until(lambda: world.descriptors == descriptors, "the new ones have inherited nothing, and nothing leaks")
