@@ -55,9 +55,9 @@ AT_ONCE = 16
 MAX_ATTEMPTS = 2
 """A stream whose adoption has killed so many adopters is not read again: it would take one process down after the other."""
 
-ASKERS_S = 5.0
-"""How long a request that was under way may take to be read again (a large body is read in another process) and to find
-the stream that it has started already."""
+LOOK_S = 1.0
+"""How often we look whether a request that was under way has found the stream that it has started already. A large body is
+read again in another process, which must start first; a pipelined request waits until its client has read the last answer."""
 
 
 class Opening(NamedTuple):
@@ -89,6 +89,8 @@ class Adopter:
     _known_until: dict[bytes, int] = field(default_factory=dict)
     """Streams that were ended here, and how many entries they had before that was said in them."""
     _taken: list[AdoptedConnection] = field(default_factory=list)
+    _unread: set[bytes] = field(default_factory=set)
+    """Streams of which it is not known yet whether anybody will come to read them."""
 
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
         """Take over every row whose socket is there.
@@ -118,6 +120,7 @@ class Adopter:
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
+        self._unread = {stream.id for stream in self.registry.list_live()}
         self._look_for_unread()
         for taken in self._taken:
             taken.go_on()
@@ -133,16 +136,14 @@ class Adopter:
                 return False
             return (asker[1], connection.writer is None) > (connection.written_bytes, False)
 
-        awaited = self.registry.keep_askers(may_ask)
+        awaited = set(self.registry.keep_askers(may_ask).values())
+        left = self._unread - awaited
         for stream in self.registry.list_live():
-            if stream not in awaited:
+            if stream.id in left:
                 stream.note_if_unread()
+        self._unread = awaited
         if awaited:
-            asyncio.get_running_loop().call_later(ASKERS_S, self._forget_askers)
-
-    def _forget_askers(self) -> None:
-        for stream in self.registry.forget_askers():
-            stream.note_if_unread()
+            asyncio.get_running_loop().call_later(LOOK_S, self._look_for_unread)
 
     def wake_some(self, count: int) -> bool:
         """Take over so many of the streams that sleep; whether any are left. Then what no row held is free."""

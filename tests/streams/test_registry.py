@@ -120,6 +120,36 @@ def test_what_ended_first_goes_first_whatever_began_first() -> None:
         assert status(world, early.stream, None) == 410
 
 
+def test_a_stream_is_kept_for_the_request_that_has_started_it() -> None:
+    """Its process died before the reader was noted; to read the request again may take longer than the retention time."""
+    asker = (7, 100)
+    with World(retention_s=2) as world:
+        registry = world.registry
+        stream = ended(world, ONE)
+        stream.facts.asker = asker
+        registry.let_sleep(stream.id, asker, lambda: stream)
+        for _ in range(2):
+            assert registry.keep_askers(lambda each: each == asker) == {asker: stream.id}
+            world.tick(3)
+            assert status(world, stream, "acme") == 200
+        assert registry.find_asked(asker) is stream
+        assert registry.find_asked(asker) is None, "it was found"
+        world.tick(1)
+        assert status(world, stream, "acme") == 410
+
+
+def test_a_stream_is_not_kept_for_a_request_that_will_not_come() -> None:
+    asker = (7, 100)
+    with World(retention_s=2) as world:
+        stream = ended(world, ONE)
+        stream.facts.asker = asker
+        world.registry.let_sleep(stream.id, asker, lambda: stream)
+        world.registry.keep_askers(lambda _: True)
+        assert world.registry.keep_askers(lambda _: False) == {}
+        world.tick(3)
+        assert world.registry.find_asked(asker) is None
+
+
 def test_no_retention_forgets_at_once() -> None:
     with World(retention_s=0.0) as world:
         stream = ended(world, ONE)

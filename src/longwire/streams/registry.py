@@ -169,16 +169,11 @@ class Registry:
         """A stream was sealed because taking it over killed one process after the other."""
         self._instruments.poisoned_total += 1
 
-    def keep_askers(self, may_ask: Callable[[tuple[int, int]], bool]) -> set[Stream]:
-        """All is taken over: streams that may still be asked for by the very request that has started them."""
+    def keep_askers(self, may_ask: Callable[[tuple[int, int]], bool]) -> dict[tuple[int, int], bytes]:
+        """All is taken over: streams that may still be asked for by the very request that has started them, by their ids. They
+        are not evicted until it has come or, by another call, is known not to."""
         self._asked = {asker: id for asker, id in self._asked.items() if may_ask(asker)}
-        return {stream for id in self._asked.values() if (stream := self._streams.get(id)) is not None}
-
-    def forget_askers(self) -> list[Stream]:
-        """Every request of before has been looked at again; the streams that none of them has asked for."""
-        left = [self._streams[id] for id in self._asked.values() if id in self._streams]
-        self._asked.clear()
-        return left
+        return dict(self._asked)
 
     def knows(self, public_id: str) -> bool:
         """Whether the stream is here already."""
@@ -304,7 +299,7 @@ class Registry:
         free nothing, and its reader could not come back."""
         if self.arena.has_room:
             return
-        for stream in [stream for stream in self._ended_in_order.values() if not stream.log.is_read]:
+        for stream in [stream for stream in self._ended_in_order.values() if not self._is_wanted(stream)]:
             self.evict(stream)
             if self.arena.free_blocks > RESERVE_BLOCKS:
                 break
@@ -323,6 +318,10 @@ class Registry:
         reach("evicting")
         self.table.give(stream.row)
         stream.log.drop()
+
+    def _is_wanted(self, stream: Stream) -> bool:
+        """Whether it is being read, or will be by the request that has started it."""
+        return stream.log.is_read or stream.facts.asker in self._asked
 
     def _evict_oldest(self) -> bool:
         if not self._ended_in_order:
@@ -398,7 +397,7 @@ class Registry:
             oldest = next(iter(self._ended_in_order.values()), None)
             if oldest is None or (oldest.ended_at or now) > horizon or read == len(self._ended_in_order):
                 break
-            if oldest.log.is_read:
+            if self._is_wanted(oldest):
                 # Its blocks would stay, and an adopter of its readers needs the row: it waits until they are through.
                 self._ended_in_order.move_to_end(oldest.id)
                 read += 1
