@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 import uvloop
+from tests.house import until
 
 from longwire.admission.limiter import Limiter
 from longwire.admission.matrix import Matrix
@@ -30,7 +31,7 @@ from longwire.server.listener import Listener
 from longwire.server.record import Phase
 from longwire.sim import SimServer
 from longwire.sim.answer import answer_text
-from longwire.streams.arena import Arena
+from longwire.streams.arena import BLOCK_BYTES, NO_BLOCK, Arena, Use
 from longwire.streams.log import Log
 from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
@@ -294,6 +295,30 @@ async def adopt_everything() -> None:
 
 def test_everything_that_a_process_had_under_way_goes_on() -> None:
     uvloop.run(adopt_everything())
+
+
+async def adopt_between_two_blocks() -> None:
+    """Half a request fills its block to the last byte, and the process dies before there is another."""
+    async with Trial() as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        request = request_of(1, 40).replace(b"Longwire-", b"X-Padding: %b\r\nLongwire-" % (b"x" * BLOCK_BYTES))
+        client.writer.write(request[:BLOCK_BYTES])
+        await until(lambda: trial.rooms.listener.connections, "it is connected")
+        (connection,) = trial.rooms.listener.connections
+        await until(lambda: connection.read_bytes == BLOCK_BYTES, "the block is full")
+        chain, arena = connection.input_chain, trial.rooms.memory.arena
+        assert chain is not None
+        arena.give([chain.blocks.pop()], Use.INPUT)
+        arena.links[chain.first] = NO_BLOCK
+        await trial.kill()
+        client.writer.write(request[BLOCK_BYTES:])
+        await client.head()
+        assert text_of(await client.chunked()) == answer_text(1, 40)
+        client.writer.close()
+
+
+def test_a_request_goes_on_in_another_block() -> None:
+    uvloop.run(adopt_between_two_blocks())
 
 
 async def adopt_whoever_is_not_let_in_any_more(ttft_ms: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable, Coroutine
 
@@ -15,14 +16,15 @@ from .load import Load
 from .processes import LOOK_S, Trial, descriptors, still_there
 
 ROUNDS_PER_POINT = 5
-ASKED_TWICE = 3
-"""A known fault that is to be mended: once in some hundred kills the engine is asked anew for a request whose stream had begun
-(one of 6,569 in a run of 220). Its client notices nothing: it gets one whole answer. Then this is 0."""
 WARM_UP_S = 1.0
 """Until clients of all kinds are in mid-answer."""
 GONE_S = 30.0
 """What is retained for 2 s, and idle connections to the engine, are gone much earlier."""
 MOST_SHOWN = 5
+UNBORN = re.compile(
+    r"Traceback .*\n(?:  .*\n)*  .*/multiprocessing/spawn\.py.*\n(?:  .*\n)*EOFError: Ran out of input\n"
+)
+"""What the process that reads large bodies says when its shard is killed while it is being started."""
 EXPECTED = ("shard_died", "longwire: killed at ", "resource_tracker")
 """What the gateway's log says of kills; all else is shown."""
 
@@ -62,9 +64,7 @@ async def run(seed: int, at_random: int, seconds: float = 0.0) -> list[str]:
                     await step(killer)
                     engine = await trial.engine()
                     generations = engine["answered"] + engine["cancelled"] + engine["open_streams"]
-                    assert generations <= load.asked + ASKED_TWICE, (
-                        f"after {name}: the engine was asked twice: {await trial.twice()}"
-                    )
+                    assert generations <= load.asked, f"after {name}: the engine was asked twice: {await trial.twice()}"
                     assert not engine["cancelled"], f"after {name}: the engine was left"
                     await asyncio.sleep(rng.random() * 0.1)
                     assert len(load.broken) < MOST_SHOWN, "\n".join(report(seed, trial, load, killer, begun))
@@ -97,15 +97,16 @@ def report(seed: int, trial: Trial, load: Load, killer: Killer, begun: float) ->
 
 async def _check_account(trial: Trial, load: Load) -> None:
     """One connection per client, one request to the engine per stream, and every point passed."""
-    assert load.connections == load.clients
+    assert load.connections == load.clients, f"{load.connections} connections by {load.clients} clients"
     engine = await trial.engine()
     assert not engine["cancelled"] and not engine["open_streams"], engine
-    assert load.asked <= engine["answered"] <= load.asked + ASKED_TWICE, (engine, load.asked, await trial.twice())
+    assert engine["answered"] == load.asked, (engine, load.asked, await trial.twice())
     deaths = trial.deaths()
     missed = {point: deaths[point] for point in (*POINTS, *ADOPTING) if deaths[point] < ROUNDS_PER_POINT}
     assert not missed, missed
-    for fault in ("Traceback", "adoption_fault", "poisoned"):
-        assert fault not in trial.log(), trial.log()[-5000:]
+    log = UNBORN.sub("", trial.log())
+    for fault in ("Traceback", "Fatal error", "adoption_fault", "poisoned"):
+        assert fault not in log, log[-5000:]
 
 
 async def _check_clean(trial: Trial, base: dict[str, int]) -> None:

@@ -105,6 +105,11 @@ class AdoptedConnection(ClientConnection):
             self.abort()
         del self._legacy, self._attempt
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._input is not None and self._input.is_full:
+            self._guarded(self._input.extend)  # its process was killed between a block that is full and the next
+        return super().get_buffer(sizehint)
+
     def go_on(self) -> None:
         """Every stream is taken over: look at what was asked. Until then requests wait (:meth:`_advance`): the stream that one
         of them has started may be among those that are still to come."""
