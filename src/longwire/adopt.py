@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import selectors
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from .dialects.base import RelayWords
@@ -96,8 +99,9 @@ class Adopter:
         """Take over every row whose socket is there.
 
         A stream goes first and its readers follow, because what they get is computed from it; a few at a time, so that the
-        first goes on while the last still waits. Ended streams that nobody reads sleep until there is time. Each counter is
-        read before its socket is read from or written to. What fails fails alone.
+        first goes on while the last still waits, and those that have something to say before the others. Ended streams that
+        nobody reads sleep until there is time. Each counter is read before its socket is read from or written to. What fails
+        fails alone.
         """
         self._rows, self._sockets = rows, dict(sockets)
         self._take_readings()
@@ -111,12 +115,10 @@ class Adopter:
         dormant = [(index, row) for index, row in rows.streams.items() if index not in awake]
         for index, row in sorted(dormant, key=lambda each: each[1].ended_us):
             self.registry.let_sleep(row.id, (row.asker, row.asked_at), partial(self._wake, index, row))
-        works: list[Callable[[], Coroutine[None, None, None]]] = [
-            partial(self._adopt_stream, index, row, readers.get(index, [])) for index, row in awake.items()
-        ]
-        works += [partial(self._adopt_connection, index, None) for index in readers.get(-1, [])]
-        for at in range(0, len(works), AT_ONCE):
-            await asyncio.gather(*(work() for work in works[at : at + AT_ONCE]))
+        for some in _by_few(self._in_order_of_need(awake)):
+            await asyncio.gather(*(self._adopt_stream(index, awake[index], readers.get(index, [])) for index in some))
+        for some in _by_few(readers.get(-1, [])):
+            await asyncio.gather(*(self._adopt_connection(index, None) for index in some))
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
@@ -125,6 +127,23 @@ class Adopter:
         for taken in self._taken:
             taken.go_on()
         self._taken.clear()
+
+    def _in_order_of_need(self, rows: Mapping[int, StreamRow]) -> Iterator[int]:
+        """Streams whose engine has said something come first, in the order in which it was said: so the longest pause is short.
+        In any other order one that waits from the beginning may come last."""
+        left = dict(rows)
+        live = [(index, row) for index, row in rows.items() if row.state != State.ENDED]
+        socks = {index: self._sockets[row.owner, row.fd] for index, row in live if (row.owner, row.fd) in self._sockets}
+        with selectors.DefaultSelector() as selector:
+            for index, sock in socks.items():
+                selector.register(sock, selectors.EVENT_READ, index)
+            waiting: deque[int] = deque()
+            while left:
+                waiting = waiting or deque(key.data for key, _ in selector.select(0)) or deque(islice(left, AT_ONCE))
+                del left[index := waiting.popleft()]
+                if index in socks:
+                    selector.unregister(socks[index])
+                yield index
 
     def _look_for_unread(self) -> None:
         """Where nobody reads, the policy for that applies; somewhat later where whoever asked may only not have come so far."""
@@ -404,6 +423,13 @@ _REASONS = list(CloseReason)
 def is_of(row: StreamRow, reason: CloseReason) -> bool:
     """Whether the row's stream has ended so."""
     return 0 < row.reason <= len(_REASONS) and _REASONS[row.reason - 1] is reason
+
+
+def _by_few(indexes: Iterable[int]) -> Iterator[list[int]]:
+    """So many of them as may wait for their transports together."""
+    rest = iter(indexes)
+    while some := list(islice(rest, AT_ONCE)):
+        yield some
 
 
 def _same(connection: AdoptedConnection) -> AdoptedConnection:

@@ -157,6 +157,7 @@ class House:
             await self._open_engine(upstream)
         await self.listener.start(public, tls)
         await self.admin.start()
+        settle_garbage()
         self.start_clockwork()
         scheme = "https" if settings.tls_cert_file else "http"
         print(f"longwire: listening on {scheme}://{shown(public)}", flush=True)
@@ -181,7 +182,6 @@ class House:
         self._every(TRIM_S, self.arena.trim)
         if self.keys is not None:
             self._every(KEYS_POLL_S, self.keys.poll_nowait)
-        settle_garbage()
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
 

@@ -76,6 +76,14 @@ def main(plan: str, events: str, told: str) -> int:
 # The test's side.
 
 
+def readable(fds: list[int], timeout_s: float) -> list[int]:
+    """Those of these descriptors that can be read from now; waits for the first."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(timeout_s * 1000)]
+
+
 class World:
     """A keeper and what its children have told. ``plan`` may be changed at any time: it is read at each start."""
 
@@ -146,7 +154,7 @@ class World:
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < deadline, f"this never came true: {what}; log: {self.log}"
-            if select.select([self._events], [], [], 0.002)[0]:
+            if readable([self._events.fileno()], 0.002):
                 self._take()
 
     @property
@@ -191,7 +199,7 @@ class World:
         """Its exit code; every child has ended by then."""
         assert self.process is not None
         pidfd = os.pidfd_open(self.pid)
-        while pidfd not in (ready := select.select([self._events, pidfd], [], [], TIMEOUT_S)[0]):
+        while pidfd not in (ready := readable([self._events.fileno(), pidfd], TIMEOUT_S)):
             assert ready, f"it does not end: {self.log}"
             self._take()  # the kernel queues ten at most, and whoever tells an eleventh waits
         os.close(pidfd)

@@ -49,8 +49,6 @@ class Hearing:
             received = member.channel.receive()
         except BlockingIOError:
             return False
-        except ConnectionResetError:
-            return True  # it died with something unread: told once, and what it said before is still there
         except (OSError, ValueError) as exc:
             log.error("message_lost", extra={"fields": {"pid": member.pid, "problem": str(exc)}})
             return True

@@ -9,6 +9,7 @@ may lie by then, and a pause must not contain the start of an interpreter.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -24,7 +25,7 @@ import uvloop
 
 from ..admission.matrix import WrongLayout
 from ..adopt import Adopter, claim_rows
-from ..groundwork import make_tls, raise_descriptor_limit, shown, widen_descriptor_table
+from ..groundwork import make_tls, raise_descriptor_limit, settle_garbage, shown, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded
@@ -77,6 +78,7 @@ class Shard:
         self.estate.check_layouts()
         if self.adopts:
             self._have_guarded()
+        settle_garbage()  # before there are thousands of streams to look through, and in no pause
         self.channel.send({"am": "warm"})
 
     def _have_guarded(self) -> None:
@@ -117,6 +119,7 @@ class Shard:
         house.limiter.begin_recount()
         await adopter.adopt(rows, sockets)
         house.limiter.end_recount()
+        gc.freeze()  # what was taken over may live long
         adopted_s = time.monotonic() - told_s
         public.setblocking(False)
         tls = make_tls(self.settings)
