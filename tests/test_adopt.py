@@ -360,8 +360,9 @@ def test_a_response_that_was_about_to_begin_has_all_of_its_head() -> None:
     uvloop.run(adopt_before_the_head())
 
 
-def test_the_last_entries_are_found_as_they_would_be_from_the_start() -> None:
-    """For every place of a reader: either exactly what a reading of all finds, or nothing."""
+@pytest.mark.parametrize("mark", [None, b'"finish_reason":null', b"another engine's"])
+def test_the_last_entries_are_found_as_they_would_be_from_the_start(mark: bytes | None) -> None:
+    """For every place of a reader: either exactly what a reading of all finds, or nothing; whatever is known of its deltas."""
     delta = b'data: {"choices":[{"index":0,"delta":{"content":"%d"},"logprobs":null,"finish_reason":null}]}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     odd = [
@@ -383,7 +384,9 @@ def test_the_last_entries_are_found_as_they_would_be_from_the_start() -> None:
             log = log_of(head + b"".join(pieces), facts, read=False)
             log.missing_below = log.known_from = len(whole.entries)
             log.entries = array("Q", bytes(8 * len(whole.entries)))
-            if LeftOut(log, facts, log.upstream.end, False).find_from(position):
+            left_out = LeftOut(log, facts, log.upstream.end, False)
+            left_out.mark = mark
+            if left_out.find_from(position):
                 found += 1
                 assert 0 < log.missing_below <= position
                 blocks = [log.block(each) for each in range(log.missing_below, len(whole.entries))]

@@ -381,6 +381,8 @@ class Adopter:
             table.words[table.word_index(stream.row) + RECORDS_WORD] |= HAS_COMMENTS
         sink.publish(-1)
         exchange.switch_sink(stream)
+        if isinstance(stream.log.missing, LeftOut):
+            stream.log.missing.mark = exchange.watch.plain_mark
         stream.log.publish()
 
     def _make_call(self, stream: Stream) -> Call:

@@ -16,6 +16,7 @@ from .streams.log import Log
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail
 from .streams.stream import BodyHead, Facts
 from .wire.framer import one_frame, plain_run
+from .words.events import FRAMED, pack
 from .words.reasons import CloseReason
 
 
@@ -90,6 +91,8 @@ class LeftOut:
         self._stop = stop
         self._count = log.missing_below
         self._is_ended = is_ended
+        self.mark: bytes | None = None
+        """What is in each of the stream's ordinary deltas, once somebody knows it."""
 
     def find_from(self, position: int) -> bool:
         """Read from a frame on that lies so far before the checkpoint. The count of all tells which entries these are."""
@@ -98,19 +101,34 @@ class LeftOut:
         start = None if self._is_ended else find_tail(log, stop, self._count - position)
         if start is None:
             return False
-        sink = TailSink(log, start)
-        exchange = self._exchange(sink)
-        exchange.prime()
-        read_run(exchange, sink, stop)
-        sink.chain.feed(exchange.receive, stop)
-        first = self._count - len(sink.entries)
-        if not sink.is_plain or sink.end != stop or first > position:
+        entries = self._count_frames(start) or self._read_frames(start)
+        if entries is None:
             return False
-        if any(record.place >= first for record in log.recorded()):
+        first = self._count - len(entries)
+        if first > position or any(record.place >= first for record in log.recorded()):
             return False
-        log.entries[first : self._count] = sink.entries
+        log.entries[first : self._count] = entries
         log.missing_below = first
         return True
+
+    def _count_frames(self, start: int) -> array[int] | None:
+        """Where there is nothing but ordinary deltas, and it is known what those have in them, they need only be counted."""
+        if self.mark is None:
+            return None
+        entries, at = array("Q"), start
+        for length in plain_run(self._log.upstream.read(start, self._stop - start), self.mark):
+            entries.append(pack(at, length, FRAMED))
+            at += length
+        return entries if at == self._stop else None
+
+    def _read_frames(self, start: int) -> array[int] | None:
+        """As the exchange did that had them first."""
+        sink = TailSink(self._log, start)
+        exchange = self._exchange(sink)
+        exchange.prime()
+        read_run(exchange, sink, self._stop)
+        sink.chain.feed(exchange.receive, self._stop)
+        return sink.entries if sink.is_plain and sink.end == self._stop else None
 
     def find_all(self) -> None:
         """Read from the first byte on, into a log of its own over the same chains."""
