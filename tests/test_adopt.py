@@ -7,7 +7,6 @@ import json
 import os
 import random
 import socket
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import cast
@@ -32,6 +31,7 @@ from longwire.server.record import Phase
 from longwire.sim import SimServer
 from longwire.sim.answer import answer_text
 from longwire.streams.arena import BLOCK_BYTES, NO_BLOCK, Arena, Use
+from longwire.streams.late import LateEntries
 from longwire.streams.log import Log
 from longwire.streams.memory import Memory
 from longwire.streams.registry import Registry
@@ -383,7 +383,7 @@ def test_the_last_entries_are_found_as_they_would_be_from_the_start(mark: bytes 
         for position in range(1, len(whole.entries)):
             log = log_of(head + b"".join(pieces), facts, read=False)
             log.missing_below = log.known_from = len(whole.entries)
-            log.entries = array("Q", bytes(8 * len(whole.entries)))
+            log.entries = LateEntries(len(whole.entries))
             left_out = LeftOut(log, facts, log.upstream.end, False)
             left_out.mark = mark
             if left_out.find_from(position):
@@ -401,6 +401,6 @@ def log_of(data: bytes, facts: Facts, *, read: bool = True) -> Log:
         log.missing_below = 1 << 20
         log.known_from = 0
         left_out = LeftOut(log, facts, log.upstream.end, False)
-        log.entries = array("Q")
+        log.entries = LateEntries(0)
         left_out.find_all()
     return log

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from .engines.base import Answer, Failure
 from .engines.exchange import Exchange
 from .gateway import how_to_read
+from .streams.late import LateEntries
 from .streams.log import Log
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail
 from .streams.stream import BodyHead, Facts
@@ -107,7 +108,8 @@ class LeftOut:
         first = self._count - len(entries)
         if first > position or any(record.place >= first for record in log.recorded()):
             return False
-        log.entries[first : self._count] = entries
+        assert isinstance(log.entries, LateEntries), "something is missing"
+        log.entries.learn(first, entries)
         log.missing_below = first
         return True
 
@@ -137,7 +139,8 @@ class LeftOut:
         sink = RebuildSink(scratch, 0, lambda: None)
         sink.chain.feed(self._exchange(sink).receive, self._stop)
         sink.insert_ours()
-        log.entries[:count] = scratch.entries[:count]
+        assert isinstance(scratch.entries, array) and isinstance(log.entries, LateEntries)
+        log.entries = log.entries.completed(scratch.entries[:count])
         found = [position for position in scratch.silent if position < count]
         log.silent = array("Q", [*found, *(position for position in log.silent if position >= count)])
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
 from .arena import Arena, Use
 from .chain import Chain
+from .late import LateEntries
 
 RECORD_HEADER = struct.Struct("<II")
 """Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is
@@ -90,7 +91,7 @@ class Log:
         self.upstream = upstream or Chain(arena, Use.LOG, on_full)
         self._records = records
         self._holds = 1
-        self.entries = array("Q")
+        self.entries: array[int] | LateEntries = array("Q")
         self.silent = array("Q")
         self.deliverable = 0
         self.epoch = 1

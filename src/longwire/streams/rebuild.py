@@ -17,6 +17,7 @@ from collections.abc import Callable
 from ..words.events import FRAMED, SILENT, pack
 from .arena import Arena, BrokenChain, Use
 from .chain import Chain
+from .late import LateEntries
 from .log import FRAME_END, Log, Recorded
 from .stream import Facts
 from .tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_MASK, StreamRow
@@ -28,7 +29,6 @@ TAIL_BYTES = (1 << 14, 1 << 17)
 that was given as much as one turn allows (subscriber.MAX_WAKE_BYTES) is found with the second."""
 
 
-_ZEROS = memoryview(bytes(1 << 16))
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,7})\r\n")
 
 
@@ -183,19 +183,11 @@ def log_of_row(arena: Arena, row: StreamRow, words: tuple[int, int], upstream_by
     log = Log(arena, upstream=upstream, records=records)
     log.epoch = row.epoch
     log.known_from = log.missing_below = count
-    _add_unknown(log.entries, count)
+    log.entries = LateEntries(count) if count else log.entries
     if not words[1] & HAS_COMMENTS:
         log.knows_silent = True
         log.silent = array("Q", (each.place for each in log.recorded() if each.kind & SILENT and each.place < count))
     return log
-
-
-def _add_unknown(entries: array[int], count: int) -> None:
-    """Zeros, by copying: to make them for each long log costs a tenth of a pause."""
-    while count:
-        some = min(count, len(_ZEROS) // 8)
-        entries.frombytes(_ZEROS[: 8 * some])
-        count -= some
 
 
 def checkpoint_offset(word: int) -> int:

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from ..words.events import FRAMED, KIND_BITS, SILENT, START_SHIFT
+from .late import LateEntries
 from .log import FRAME_END, Log
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -53,7 +54,8 @@ def _find_counted(log: Log, data: bytes) -> None:
         found.append(at << START_SHIFT | length << KIND_BITS | FRAMED)
     is_told = not any(record.from_upstream for record in records.values())
     if is_told and len(found) == count and next(frames, None) is None:
-        log.entries[:count] = found
+        assert isinstance(log.entries, LateEntries)
+        log.entries = log.entries.completed(found)
         log.known_from = 0
     else:
         log.is_lost = True
