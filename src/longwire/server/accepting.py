@@ -25,8 +25,9 @@ log = logging.getLogger("longwire.server")
 
 BACKLOG: Final = 4096
 
-ACCEPTS_PER_TURN: Final = 16
-"""So that a burst is shared: while one shard is busy with these, the others' loops see that there are more."""
+ACCEPTS_PER_TURN: Final = 1
+"""So that a burst is shared, with the others' loops and with the streams of this one: what a client asks for first costs as
+much as twenty events, and of a thousand that come at once all would be answered before the next event is looked at."""
 
 DESCRIPTOR_RESERVE: Final = 256
 """Descriptors that new clients cannot take: for engines' connections of those that are there, what other shards pass here, and

@@ -1,13 +1,11 @@
 """One client's connection, as an asyncio protocol.
 
 What lives here: receiving into the arena, the cycle of requests, pauses, and the end.
-What must not: what a request means (handlers.py), how a response is written (writer.py), how long anything may take
-(deadlines.py), HTTP syntax (wire).
+What must not: what a request means (handlers.py), how a response is written (writer.py), time (deadlines.py), syntax (wire).
 
 Over 400 lines, because one connection's cycle (read, answer, close, in time) is one state and reads best in one place.
 
-What a client sends is received into blocks of the arena and stays there until it is answered, so that another process
-can take the connection over in mid-request. An idle connection has no block.
+What a client sends lies in blocks of the arena until it is answered, so that another process can take over in mid-request.
 """
 
 from __future__ import annotations
@@ -466,9 +464,16 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """A FIN counts as leaving: nobody who still wants an answer half-closes here (and engines must hear of it)."""
-        self._leave(CloseReason.CLIENT_LEFT)
-        self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
-        return False
+        return self.listener.farewells.take(self) and not self.transport.get_extra_info(
+            "ssl_object"
+        )  # TLS never stays half open
+
+    def see_off(self) -> None:
+        """The client has left."""
+        if not self.transport.is_closing():
+            self._leave(CloseReason.CLIENT_LEFT)
+            self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave(CloseReason.CLIENT_LEFT)

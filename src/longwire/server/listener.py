@@ -22,6 +22,7 @@ from ..words.sweep import Sweep
 from . import deadlines
 from .accepting import BACKLOG, Acceptor
 from .connection import ClientConnection
+from .farewells import Farewells
 from .handlers import Handlers
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Listener:
         """Connections of the operator's: they count for no limit."""
         self.neighbours: Neighbours | None = None
         """The other shards; None where there are none."""
+        self.farewells = Farewells(self.loop)
         self._serial = 0
         self._acceptor: Acceptor | None = None
         self._listening_socket: socket.socket | None = None

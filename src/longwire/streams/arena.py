@@ -216,8 +216,10 @@ class Arena:
         return idle
 
     def let_go_of(self, block: int) -> None:
-        """Nobody will look at a block soon: take its pages out of this process's page tables. What they hold stays. Of a process
-        that is killed the system tears down all that it had mapped before anyone hears of its death: 70 ms for 2 GB."""
+        """Nobody will look at a block soon: take its pages out of this process's page tables. What they hold stays.
+
+        What a process had mapped is torn down before anyone hears of its death: that takes 70 ms for 2 GB.
+        """
         self.map.madvise(mmap.MADV_DONTNEED, self.position(block), BLOCK_BYTES)
 
     def wipe(self, block: int, start: int, stop: int) -> None:
