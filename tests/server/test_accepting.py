@@ -18,7 +18,8 @@ from tests.server.test_tls import Pair, make_pair
 from longwire.groundwork import make_tls
 from longwire.observe.instruments import Instruments
 from longwire.server import accepting
-from longwire.server.accepting import ACCEPTS_PER_TURN, LINGER_S, LOAD_SLACK, PAUSE_S, YIELD_S, Acceptor
+from longwire.server.accepting import LINGER_S, LOAD_SLACK, PAUSE_S, YIELD_S, Acceptor
+from longwire.server.turns import Turns
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import Settings
 
@@ -31,7 +32,9 @@ class Door:
         self.sock.setblocking(False)
         self.clock, self.instruments = VirtualClock(), Instruments()
         self.taken: list[socket.socket] = []
-        self.acceptor = Acceptor(self.sock, self.taken.append, self.clock, self.instruments)
+        self.acceptor = Acceptor(
+            self.sock, self.taken.append, self.clock, self.instruments, Turns(asyncio.get_running_loop())
+        )
         self.clients: list[socket.socket] = []
 
     def knock(self, count: int = 1) -> None:
@@ -64,16 +67,16 @@ def doors(sock: socket.socket) -> Iterator[list[Door]]:
 
 async def test_a_burst_is_taken_in_parts(sock: socket.socket, doors: list[Door]) -> None:
     doors.append(door := Door(sock))
-    door.knock(ACCEPTS_PER_TURN + 3)
+    door.knock(4)
     door.acceptor.start()
-    await until(lambda: door.taken, "the first come in")
-    assert len(door.taken) == ACCEPTS_PER_TURN, "in one turn no more than that"
-    await until(lambda: len(door.taken) == ACCEPTS_PER_TURN + 3, "all are in")
+    await until(lambda: door.taken, "the first comes in")
+    assert len(door.taken) == 1, "in one turn no more than that"
+    await until(lambda: len(door.taken) == 4, "all are in")
     assert all(not each.getblocking() for each in door.taken)
     door.acceptor.stop()
     door.knock()
     await door.turn()
-    assert len(door.taken) == ACCEPTS_PER_TURN + 3
+    assert len(door.taken) == 4
     assert door.sock.fileno() >= 0, "it is not ours to close"
 
 

@@ -20,14 +20,11 @@ from ..observe.instruments import Instruments
 from ..words.clock import Clock
 from ..words.errors import Overloaded
 from .respond import error_parts, whole_response
+from .turns import Turns
 
 log = logging.getLogger("longwire.server")
 
 BACKLOG: Final = 4096
-
-ACCEPTS_PER_TURN: Final = 1
-"""So that a burst is shared, with the others' loops and with the streams of this one: what a client asks for first costs as
-much as twenty events, and of a thousand that come at once all would be answered before the next event is looked at."""
 
 DESCRIPTOR_RESERVE: Final = 256
 """Descriptors that new clients cannot take: for engines' connections of those that are there, what other shards pass here, and
@@ -72,7 +69,12 @@ class Acceptor:
     """Takes clients from one listening socket and hands each to ``take``."""
 
     def __init__(
-        self, sock: socket.socket, take: Callable[[socket.socket], None], clock: Clock, instruments: Instruments
+        self,
+        sock: socket.socket,
+        take: Callable[[socket.socket], None],
+        clock: Clock,
+        instruments: Instruments,
+        turns: Turns,
     ) -> None:
         self._sock = sock
         self._take = take
@@ -80,6 +82,7 @@ class Acceptor:
         self._instruments = instruments
         self._loop = asyncio.get_running_loop()
         self.ceiling = descriptor_ceiling()
+        self.turns = turns
         self.is_tls = False
         """Whether clients speak TLS with us: a refusal in plain words would be garbage to them."""
         self.loads: Callable[[], tuple[int, Sequence[int]]] = lambda: (0, ())
@@ -130,21 +133,25 @@ class Acceptor:
             self._accept_some()
 
     def _accept_some(self) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except ConnectionAbortedError:
-                continue  # a client that left before its turn
-            except OSError as exc:
-                self._failed(exc)
-                return
-            sock.setblocking(False)
-            if sock.fileno() >= self.ceiling:
-                self._refuse(sock)
-            else:
-                self._take(sock)
+        """One of them in a turn: the other shards' loops see that there are more."""
+        if self.turns.take(self, self._accept):
+            self._accept()
+
+    def _accept(self) -> None:
+        if not self._is_open:
+            return
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another shard has it, or it has left before its turn
+        except OSError as exc:
+            self._failed(exc)
+            return
+        sock.setblocking(False)
+        if sock.fileno() >= self.ceiling:
+            self._refuse(sock)
+        else:
+            self._take(sock)
 
     def _failed(self, exc: OSError) -> None:
         if exc.errno == errno.EINVAL:  # it was shut down, for all who have it

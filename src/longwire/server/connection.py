@@ -143,10 +143,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """A block to receive into. Without one a request can still be read, but only to be told so."""
         try:
             self._input = Chain(self.listener.arena, Use.INPUT)
+            self.store_row()
         except ArenaFull:
             self.surplus = True
-        else:
-            self.store_row()
         return self._input
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -165,7 +164,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.phase == Phase.IDLE and len(data):
             self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
         self._reader.receive_data(data)
-        self._advance()
+        if self.phase >= Phase.ANSWERING or self.listener.turns.take(self, self._go_on):
+            self._advance()
 
     def _take_preface(self, preface: Preface, data: bytes) -> memoryview:
         """Read what a trusted proxy must send first; returns what lies behind it, from where it belongs."""
@@ -259,7 +259,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return neighbours is not None and neighbours.pass_on(self, pending)
 
     def let_go(self) -> None:
-        """Another process has the connection. To close one of two descriptors of a socket says nothing to the client."""
+        """Another process has the connection: to close one of a socket's two descriptors says nothing to the client."""
         self.phase = Phase.CLOSING
         self.listener.remove(self, self.record.give())  # first: a row must not name what may be another's
         chain, self._input = self._input, None
@@ -464,13 +464,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """A FIN counts as leaving: nobody who still wants an answer half-closes here (and engines must hear of it)."""
-        return self.listener.farewells.take(self) and not self.transport.get_extra_info(
-            "ssl_object"
-        )  # TLS never stays half open
+        if self.listener.turns.take(self, self.see_off):
+            self.see_off()
+        return not self.transport.get_extra_info("ssl_object")  # stay half open until then, which TLS cannot
 
     def see_off(self) -> None:
-        """The client has left."""
-        if not self.transport.is_closing():
+        if not self.transport.is_closing():  # else it is gone
             self._leave(CloseReason.CLIENT_LEFT)
             self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
             self.transport.close()

@@ -22,8 +22,8 @@ from ..words.sweep import Sweep
 from . import deadlines
 from .accepting import BACKLOG, Acceptor
 from .connection import ClientConnection
-from .farewells import Farewells
 from .handlers import Handlers
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .passing import Neighbours
@@ -58,7 +58,7 @@ class Listener:
         """Connections of the operator's: they count for no limit."""
         self.neighbours: Neighbours | None = None
         """The other shards; None where there are none."""
-        self.farewells = Farewells(self.loop)
+        self.turns = Turns(self.loop)
         self._serial = 0
         self._acceptor: Acceptor | None = None
         self._listening_socket: socket.socket | None = None
@@ -90,7 +90,9 @@ class Listener:
         live streams of all shards that are known to be alive, by which new clients are shared out."""
         self.look_after()
 
-        self._acceptor = Acceptor(sock, lambda client: self.welcome(client, tls), self.clock, self.instruments)
+        self._acceptor = Acceptor(
+            sock, lambda client: self.welcome(client, tls), self.clock, self.instruments, self.turns
+        )
         self._acceptor.is_tls = tls is not None
         if loads is not None:
             registry = self.handlers.gateway.registry
