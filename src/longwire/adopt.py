@@ -92,7 +92,7 @@ class Adopter:
     _known_until: dict[bytes, int] = field(default_factory=dict)
     """Streams that were ended here, and how many entries they had before that was said in them."""
     _taken: list[AdoptedConnection] = field(default_factory=list)
-    _unread: set[bytes] = field(default_factory=set)
+    _unclaimed: set[bytes] = field(default_factory=set)
     """Streams of which it is not known yet whether anybody will come to read them."""
 
     async def adopt(self, rows: Rows, sockets: Mapping[Socket, socket.socket]) -> None:
@@ -122,15 +122,17 @@ class Adopter:
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
-        self._unread = {stream.id for stream in self.registry.list_live()}
+        self._unclaimed = {stream.id for stream in self.registry.list_live()}
         self._look_for_unread()
         for taken in self._taken:
             taken.go_on()
-        self._taken.clear()
+        for what in (self._taken, self._readings, self._known_until, self._sockets):
+            what.clear()
+        self._rows = Rows({}, {})
 
     def _in_order_of_need(self, rows: Mapping[int, StreamRow]) -> Iterator[int]:
-        """Streams whose engine has said something come first, in the order in which it was said: so the longest pause is short.
-        In any other order one that waits from the beginning may come last."""
+        """Streams whose engine has said something come first, so that the longest pause is short: in any other order one that
+        waits from the beginning may come last."""
         left = dict(rows)
         live = [(index, row) for index, row in rows.items() if row.state != State.ENDED]
         socks = {index: self._sockets[row.owner, row.fd] for index, row in live if (row.owner, row.fd) in self._sockets}
@@ -155,14 +157,14 @@ class Adopter:
                 return False
             return (asker[1], connection.writer is None) > (connection.written_bytes, False)
 
-        awaited = set(self.registry.keep_askers(may_ask).values())
-        left = self._unread - awaited
+        awaited = self.registry.keep_askers(may_ask)
+        left = self._unclaimed - awaited
         for stream in self.registry.list_live():
             if stream.id in left:
                 stream.note_if_unread()
-        self._unread = awaited
+        self._unclaimed = awaited
         if awaited:
-            asyncio.get_running_loop().call_later(LOOK_S, self._look_for_unread)
+            self.listener.clock.call_later(LOOK_S, self._look_for_unread)
 
     def wake_some(self, count: int) -> bool:
         """Take over so many of the streams that sleep; whether any are left. Then what no row held is free."""

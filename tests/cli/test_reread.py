@@ -71,6 +71,17 @@ def test_other_tenants_need_other_counters(file: Path) -> None:
     assert reread(origin(file), old)[1] is True
 
 
+def test_a_gateway_that_had_tenants_is_not_opened_to_everybody(file: Path) -> None:
+    write(file, tenants=("a",))
+    old = in_force(file)
+    write(file)
+    with pytest.raises(SettingsError, match="No tenant is left"):
+        reread(origin(file), old)
+    file.unlink()
+    with pytest.raises(SettingsError, match="There is no such file"):
+        reread(origin(file), old)
+
+
 @pytest.mark.parametrize("text", ["port = 9999", "shards = 3", "max_streams = 77"])
 def test_what_was_used_before_the_first_process_needs_a_restart(file: Path, text: str) -> None:
     write(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_serve_runs_the_gateway_and_exits_with_its_code(run: Run, calls: Calls) 
     assert reader[:-1] == [sys.executable, "-P", "-m", "longwire.cli.reread"]
     file, flags = json.loads(reader[-1])
     assert file is None and flags["max_body_bytes"] == "1MiB", "a reload reads the same file, and has the same flags"
+
+
+def test_a_file_that_was_found_must_be_there_for_a_reload(run: Run, calls: Calls) -> None:
+    Path("longwire.toml").write_text('log_level = "info"')
+    assert run("serve", "--engine", "sim").exit_code == 7
+    assert json.loads(calls[0][1][-1])[0] == "longwire.toml"
 
 
 def test_every_scalar_setting_is_a_flag_of_serve(run: Run, calls: Calls) -> None:

@@ -56,6 +56,49 @@ async def test_a_thousand_pipelined_requests_do_not_recurse() -> None:
             assert (await client.answer()).status == 200
 
 
+class Crowd:
+    """Others who stand in line before everybody, for as long as they like."""
+
+    def __init__(self, house: TestHouse) -> None:
+        self._turns = house.gateway.listener.turns
+        self._turns._is_taken = True
+
+    def leave(self) -> None:
+        self._turns._begin()
+
+
+async def test_who_waits_in_line_brings_no_more_along_than_a_bound() -> None:
+    """Neither the limit of a head nor that of a body is looked at before it is a client's turn."""
+    async with open_house() as house:
+        client = await house.connect()
+        await until(lambda: house.gateway.listener.connections, "it is there")
+        crowd = Crowd(house)
+        client.post(chat(prompt="x" * 200_000))
+        (connection,) = house.gateway.listener.connections
+        await until(lambda: connection.is_reading_paused, "the gateway stops reading")
+        assert connection.read_bytes < 3 * MAX_PIPELINED_BYTES
+        crowd.leave()
+        assert (await client.answer()).is_marked_done
+
+
+async def test_a_client_that_leaves_while_it_waits_in_line_asks_for_nothing() -> None:
+    async with open_house() as house:
+        client = await house.connect()
+        await until(lambda: house.gateway.listener.connections, "it is there")
+        (connection,) = house.gateway.listener.connections
+        crowd = Crowd(house)
+        client.post(chat())
+        await until(lambda: connection.read_bytes and connection in house.gateway.listener.turns, "it waits")
+        client.writer.close()
+        await until(lambda: not client.writer.transport.get_write_buffer_size(), "it has left")
+        other = await house.connect()
+        crowd.leave()
+        await until(lambda: connection not in house.gateway.listener.connections, "it is gone")
+        other.get("/healthz")
+        assert (await other.answer()).body.startswith(OK)
+        assert house.gateway.registry.statistics()["live"] == 0
+
+
 async def test_what_is_sent_ahead_of_a_long_answer_waits_within_a_bound() -> None:
     async with open_house() as house:
         go_on = asyncio.Event()

@@ -8,39 +8,48 @@ from functools import partial
 from longwire.server.turns import Turns
 
 
-async def ask(*names: str) -> list[str]:
-    """They come in one turn of the loop; what was done, with ``|`` where a turn ended."""
+async def ask(*wishes: str) -> str:
+    """They come in one turn of the loop; what was done, ``|`` where a turn ended. First letters are clients, ``!`` knocks."""
     turns, done = Turns(asyncio.get_running_loop()), list[str]()
-    for name in names:
-        work = partial(done.append, name)
-        if turns.take(name[0], work):
-            work()
-    for _ in range(5):
+    for wish in wishes:
+        if wish[0] == "!":
+            turns.knock(partial(done.append, wish))
+        else:
+            turns.take(wish[0], partial(done.append, wish))
+    for _ in range(6):
         done.append("|")
         await asyncio.sleep(0)
     assert repr(turns) == "<Turns 0 waiting>"
-    assert turns.take("z", lambda: None), "nobody is before it any more"
-    return done
+    turns.take("z", partial(done.append, "z"))
+    assert done.pop() == "z", "nobody is before it any more"
+    return " ".join(done)
 
 
 def test_one_is_served_at_once() -> None:
-    assert "".join(asyncio.run(ask("a"))) == "a|||||"
+    assert asyncio.run(ask("a")) == "a | | | | | |"
+    assert asyncio.run(ask("!")) == "! | | | | | |"
 
 
 def test_many_are_served_one_after_the_other() -> None:
-    assert "".join(asyncio.run(ask("a", "b", "c", "d"))) == "a|b|c|d||"
+    assert asyncio.run(ask("a", "b", "c", "d")) == "a | b | c | d | | |"
 
 
 def test_who_has_left_needs_nothing_else() -> None:
-    assert " ".join(asyncio.run(ask("a", "b asks", "c", "b leaves"))) == "a | b leaves | c | | |"
+    assert asyncio.run(ask("a", "b asks", "c", "b leaves")) == "a | b leaves | c | | | |"
+
+
+def test_those_who_knock_and_those_who_are_in_alternate() -> None:
+    assert asyncio.run(ask("a", "b", "c", "d", "!")) == "a | b | ! | c | d | |"
+    assert asyncio.run(ask("!", "!!", "b")) == "! | b | !! | | | |"
 
 
 async def fail() -> list[str]:
     turns, done = Turns(asyncio.get_running_loop()), list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: done.append(repr(context["exception"])))
-    assert turns.take("a", lambda: None)
-    assert not turns.take("b", partial([].pop))
-    assert not turns.take("c", partial(done.append, "c"))
+    turns.take("a", lambda: None)
+    turns.take("b", partial([].pop))
+    turns.take("c", partial(done.append, "c"))
+    assert "b" in turns and "a" not in turns
     for _ in range(4):
         await asyncio.sleep(0)
     return done

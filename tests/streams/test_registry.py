@@ -129,7 +129,7 @@ def test_a_stream_is_kept_for_the_request_that_has_started_it() -> None:
         stream.facts.asker = asker
         registry.let_sleep(stream.id, asker, lambda: stream)
         for _ in range(2):
-            assert registry.keep_askers(lambda each: each == asker) == {asker: stream.id}
+            assert registry.keep_askers(lambda each: each == asker) == {stream.id}
             world.tick(3)
             assert status(world, stream, "acme") == 200
         assert registry.find_asked(asker) is stream
@@ -145,7 +145,7 @@ def test_a_stream_is_not_kept_for_a_request_that_will_not_come() -> None:
         stream.facts.asker = asker
         world.registry.let_sleep(stream.id, asker, lambda: stream)
         world.registry.keep_askers(lambda _: True)
-        assert world.registry.keep_askers(lambda _: False) == {}
+        assert world.registry.keep_askers(lambda _: False) == set()
         world.tick(3)
         assert world.registry.find_asked(asker) is None
 

@@ -45,6 +45,8 @@ def reread(origin: str, old: Blob) -> tuple[Blob, bool]:
     changed = [each.name for each in fields(Settings) if _differs(each.name, settings, old.settings)]
     if fixed := [name for name in changed if name in FIXED]:
         raise SettingsError(f"{', '.join(fixed)} cannot be changed by a reload: restart the gateway.")
+    if old.settings.tenants and not settings.tenants:
+        raise SettingsError("No tenant is left, and then anybody may come in: if that is meant, restart the gateway.")
     names = [[tenant.name for tenant in each.tenants] for each in (settings, old.settings)]
     return Blob(settings, old.secret, old.ours), names[0] != names[1]
 

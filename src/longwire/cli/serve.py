@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .configuration import configured, load_configuration, with_engine
+from .configuration import DEFAULT_FILE, configured, load_configuration, with_engine
 from .terminal import Command
 
 EXAMPLES = """
@@ -31,4 +31,6 @@ def command(file: str | None, **flags: Any) -> int:
     settings = with_engine(load_configuration(file, flags).settings)
     from longwire.processes.start import run
 
-    return run(settings, [sys.executable, "-P", "-m", "longwire.cli.reread", json.dumps([file, flags])])
+    # From now on the file that was found is one that must be there: without it a reload would let everybody in.
+    named = file or (str(DEFAULT_FILE) if DEFAULT_FILE.exists() else None)
+    return run(settings, [sys.executable, "-P", "-m", "longwire.cli.reread", json.dumps([named, flags])])

@@ -134,9 +134,8 @@ def receive_with_descriptors(sock: socket.socket, max_bytes: int, flags: int = 0
     flags |= socket.MSG_CMSG_CLOEXEC
     try:
         data, ancillary, seen, _ = sock.recvmsg(max_bytes, _RIGHTS_BYTES, flags)
-    except (
-        ConnectionResetError
-    ):  # said once, before all else: the other side has ended and left something of ours unread
+    except ConnectionResetError:
+        # Said once, before all else that it has said: the other side has ended, and left something of ours unread.
         data, ancillary, seen, _ = sock.recvmsg(max_bytes, _RIGHTS_BYTES, flags)
     fds = array("i")
     for level, kind, rights in ancillary:

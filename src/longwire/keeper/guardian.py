@@ -277,10 +277,7 @@ class _Fetch:
 
     def _take_answer(self) -> None:
         _wait(self._end.fileno(), select.POLLIN, self._deadline_s)
-        try:
-            data, fds = receive_with_descriptors(self._end, _RECORD_BYTES, socket.MSG_DONTWAIT)
-        except ConnectionResetError:
-            return  # told once, before the answers that came before it
+        data, fds = receive_with_descriptors(self._end, _RECORD_BYTES, socket.MSG_DONTWAIT)
         if not data:
             raise GuardianGone(self.fetched, self._wanted - len(self.fetched))
         words = _words(data)

@@ -26,6 +26,9 @@ log = logging.getLogger("longwire.server")
 
 BACKLOG: Final = 4096
 
+ACCEPTS_PER_LOOK: Final = 16
+"""Before the shards' loads are compared again. Each has a turn of its own, so the others' loops see that there are more."""
+
 DESCRIPTOR_RESERVE: Final = 256
 """Descriptors that new clients cannot take: for engines' connections of those that are there, what other shards pass here, and
 files. With a very low limit an eighth of it."""
@@ -89,6 +92,7 @@ class Acceptor:
         """Live streams of this shard, and of all that are known to be alive."""
         self._is_open = False
         self._is_reading = False
+        self._allowed = 0
         self._refused: deque[socket.socket] = deque()
 
     def __repr__(self) -> str:
@@ -113,12 +117,15 @@ class Acceptor:
             self._loop.add_reader(self._sock.fileno(), self._knocked)
 
     def _halt(self) -> None:
+        self._allowed = 0
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._sock.fileno())
 
     def _knocked(self) -> None:
         """There are new clients. Another shard that has so much less to do may have them, if it takes them soon."""
+        if self._allowed:
+            return  # in line
         own, all_loads = self.loads()
         if all_loads and own > min(all_loads) + LOAD_SLACK:
             self._halt()
@@ -133,17 +140,18 @@ class Acceptor:
             self._accept_some()
 
     def _accept_some(self) -> None:
-        """One of them in a turn: the other shards' loops see that there are more."""
-        if self.turns.take(self, self._accept):
-            self._accept()
+        self._allowed = ACCEPTS_PER_LOOK
+        self.turns.knock(self._accept)
 
     def _accept(self) -> None:
-        if not self._is_open:
-            return
+        """One of them."""
+        if not self._allowed:
+            return  # it was stopped while it was in line
         try:
             sock, _ = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another shard has it, or it has left before its turn
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # another shard has it, or it has left
+            self._allowed = 0
+            return
         except OSError as exc:
             self._failed(exc)
             return
@@ -152,6 +160,9 @@ class Acceptor:
             self._refuse(sock)
         else:
             self._take(sock)
+        self._allowed -= 1
+        if self._allowed:
+            self.turns.knock(self._accept)
 
     def _failed(self, exc: OSError) -> None:
         if exc.errno == errno.EINVAL:  # it was shut down, for all who have it

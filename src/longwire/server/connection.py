@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -37,7 +35,7 @@ from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from .deadlines import watch_progress
 from .preface import Preface
-from .record import ConnectionRecord, Phase, address_of
+from .record import ConnectionRecord, Phase, address_of, reset_on_close
 from .respond import error_parts, whole_response
 from .writer import Writer
 
@@ -52,7 +50,6 @@ MAX_PIPELINED_BYTES = 16 * 1024
 
 LINGER_S = 2.0
 """How long a refused client may go on sending before it is cut: closing at once would reset it before it had read why."""
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SCRATCH = memoryview(bytearray(16 * 1024))
 _ERRORS: dict[int, type[RemoteError]] = {413: BodyTooLarge, 431: HeadersTooLarge}
 
@@ -143,9 +140,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         """A block to receive into. Without one a request can still be read, but only to be told so."""
         try:
             self._input = Chain(self.listener.arena, Use.INPUT)
-            self.store_row()
         except ArenaFull:
             self.surplus = True
+        else:
+            self.store_row()
         return self._input
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -164,8 +162,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.phase == Phase.IDLE and len(data):
             self._wait(Phase.HEAD, self.listener.settings.head_timeout_s)
         self._reader.receive_data(data)
-        if self.phase >= Phase.ANSWERING or self.listener.turns.take(self, self._go_on):
+        if self.phase >= Phase.BODY:
             self._advance()
+        else:
+            self.listener.turns.take(self, self._go_on)
+        if self in self.listener.turns and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
+            self.pause_reading()  # who waits in line brings no more along
 
     def _take_preface(self, preface: Preface, data: bytes) -> memoryview:
         """Read what a trusted proxy must send first; returns what lies behind it, from where it belongs."""
@@ -289,7 +291,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         pending = self.pending
         self.phase = max(self.phase, Phase.ANSWERING)
         extra = self.extra_headers
-        self.count_response(route or (pending.route if pending is not None else "other"), status)
+        self.listener.instruments.count_request(route or (pending.route if pending is not None else "other"), status)
         send_body = head is None or head.method != "HEAD"
         answer = whole_response(status, [*headers, *extra, *self.connection_header()], body, send_body=send_body)
         self.record.note_answer(answer, self.written_bytes)
@@ -342,9 +344,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         """``Connection: close`` where this response is the last."""
         return [] if self.keep_alive else [(b"connection", b"close")]
 
-    def count_response(self, route: str, status: int) -> None:
-        self.listener.instruments.count_request(route, status)
-
     def reader_ended(self, reason: CloseReason) -> None:
         self.listener.instruments.readers_ended[reason] += 1
 
@@ -370,11 +369,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             answered.give()  # now that no row names its blocks
         self._resume_reading()
         if not is_idle:
-            self.loop.call_soon(self._go_on)
+            self.loop.call_soon(self.listener.turns.take, self, self._go_on)
 
     def _go_on(self) -> None:
-        """Look at a pipelined request: in the loop's next turn, so that a thousand of them do not recurse."""
+        """Look at what has come. A pipelined request waits for a turn, too: a thousand of them must not recurse."""
         if self.phase < Phase.ANSWERING:
+            self._resume_reading()
             self._guarded(self._advance)
 
     def _renew_input(self) -> Chain | None:
@@ -404,7 +404,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.listener.neighbours.note_flushed(self)
         elif self.phase < Phase.ANSWERING:
             self.transport.set_write_buffer_limits(high=self.listener.settings.write_high_water_bytes)
-            self.loop.call_soon(self._go_on)
+            self.loop.call_soon(self.listener.turns.take, self, self._go_on)
 
     def _let_go_of_writer(self) -> None:
         """The response has been given to the transport: keep its log until the kernel has it."""
@@ -451,9 +451,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def cut(self, reason: CloseReason) -> None:
         """Break the response off: the client must see that it is not whole."""
         self.stuck_since = 0.0
-        if not self.speaks_1_1 and (sock := self.transport.get_extra_info("socket")) is not None:
-            # HTTP/1.0 knows the end of a body by its FIN: only a reset tells that this was not all.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        if not self.speaks_1_1:  # HTTP/1.0 knows the end of a body by its FIN: only a reset tells that this was not all
+            reset_on_close(self.transport)
         self._leave(reason)
         self.abort()
 
@@ -464,11 +463,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """A FIN counts as leaving: nobody who still wants an answer half-closes here (and engines must hear of it)."""
-        if self.listener.turns.take(self, self.see_off):
-            self.see_off()
+        self.listener.turns.take(self, self._see_off)
         return not self.transport.get_extra_info("ssl_object")  # stay half open until then, which TLS cannot
 
-    def see_off(self) -> None:
+    def _see_off(self) -> None:
+        """The client has left."""
         if not self.transport.is_closing():  # else it is gone
             self._leave(CloseReason.CLIENT_LEFT)
             self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever

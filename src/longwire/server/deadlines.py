@@ -32,6 +32,8 @@ def _act_on_deadline(connection: ClientConnection) -> None:
     if connection.phase == Phase.PASSING:
         if connection.listener.neighbours is not None:
             connection.listener.neighbours.give_up(connection)
+    elif connection in connection.listener.turns:
+        pass  # it waits for us
     elif connection.phase not in (Phase.IDLE, Phase.CLOSING):
         what = "request head" if connection.phase == Phase.HEAD else "request body"
         connection.refuse(RequestTimeout(f"The {what} did not arrive in time."), close=True)

@@ -51,7 +51,10 @@ def pack(parcel: Parcel) -> tuple[dict[str, object], int]:
 
     Raises:
         OSError: no memfd could be made.
+        ValueError: there is more data than whoever gets it would take.
     """
+    if len(parcel.data) > MAX_CARRIED_BYTES:
+        raise ValueError(f"{len(parcel.data)} bytes of a request are more than are passed on")
     message: dict[str, object] = {
         "kind": CONNECTION,
         "for": parcel.slot,

@@ -115,9 +115,9 @@ class AdoptedConnection(ClientConnection):
         of them has started may be among those that are still to come."""
         body, self._unserved = self._unserved, None
         if body is None:
-            self._go_on()
+            self.listener.turns.take(self, self._go_on)
         elif self.phase != Phase.CLOSING:
-            self._guarded(partial(self._serve_again, body))
+            self.listener.turns.take(self, partial(self._guarded, partial(self._serve_again, body)))
 
     def _serve_again(self, body: bytes) -> None:
         """Ask anew who it is: of the first time nothing has come through.

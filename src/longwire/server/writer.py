@@ -62,14 +62,14 @@ class Writer:
                 *headers_from_engine(refusal.headers),
                 *self._identity(stream),
             ]
-            connection.count_response(self.route, refusal.status)
+            connection.listener.instruments.count_request(self.route, refusal.status)
             self._send_head(whole_response(refusal.status, [*headers], refusal.body))
             connection.response_done()
             return False
         if stream.kind is Kind.BODY:
             self._begin_body(stream)
         else:
-            connection.count_response(self.route, 200)
+            connection.listener.instruments.count_request(self.route, 200)
             headers = [(b"content-type", EVENT_STREAM), *NO_BUFFERING, *self._identity(stream), *self._framing(None)]
             self._send_head(encode_response_head(200, headers))
         return True
@@ -83,7 +83,7 @@ class Writer:
         )
         framing = self._framing(head.content_length) if head.status != 204 else []  # RFC 9110 8.6: a 204 has no length
         headers = [*headers_from_engine(head.headers), *self._identity(stream), *framing]
-        self._connection.count_response(self.route, head.status)
+        self._connection.listener.instruments.count_request(self.route, head.status)
         self._send_head(encode_response_head(head.status, headers))
 
     def _identity(self, stream: Stream) -> Headers:

@@ -108,7 +108,8 @@ class Chain:
         if not self.rest:
             end = self.end
             self.blocks.append(self._arena.take(self.use, self.blocks[-1]))
-            if len(self.blocks) > 2:  # what is behind by a whole block was sent, or waits for a slow reader
+            if len(self.blocks) > 2 and self.use is Use.LOG:
+                # What is behind by a whole block was sent, or waits for a slow reader.
                 self._arena.let_go_of(self.blocks[-3])
             reach("block_crossing")
             self._seek(end)

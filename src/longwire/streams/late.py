@@ -14,7 +14,8 @@ from itertools import chain, repeat
 
 
 class LateEntries:
-    """In place of the ``array("Q")`` of a log, until all of it is known. The first ``count`` entries read as 0."""
+    """In place of the ``array("Q")`` of a log, until somebody asks for all of it: mostly to the end of its stream. The first
+    ``count`` entries read as 0. There are no slices and no negative positions."""
 
     __slots__ = ("_base", "_count", "_known", "append", "frombytes")
 

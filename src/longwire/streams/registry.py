@@ -169,11 +169,11 @@ class Registry:
         """A stream was sealed because taking it over killed one process after the other."""
         self._instruments.poisoned_total += 1
 
-    def keep_askers(self, may_ask: Callable[[tuple[int, int]], bool]) -> dict[tuple[int, int], bytes]:
-        """All is taken over: streams that may still be asked for by the very request that has started them, by their ids. They
-        are not evicted until it has come or, by another call, is known not to."""
+    def keep_askers(self, may_ask: Callable[[tuple[int, int]], bool]) -> set[bytes]:
+        """All is taken over: the ids of streams that may still be asked for by the very request that has started them. The
+        others are forgotten; these are not evicted until it has come, or is known not to by another call."""
         self._asked = {asker: id for asker, id in self._asked.items() if may_ask(asker)}
-        return dict(self._asked)
+        return set(self._asked.values())
 
     def knows(self, public_id: str) -> bool:
         """Whether the stream is here already."""
@@ -324,10 +324,10 @@ class Registry:
         return stream.log.is_read or stream.facts.asker in self._asked
 
     def _evict_oldest(self) -> bool:
-        if not self._ended_in_order:
-            return False
-        self.evict(next(iter(self._ended_in_order.values())))
-        return True
+        oldest = next((each for each in self._ended_in_order.values() if each.facts.asker not in self._asked), None)
+        if oldest is not None:
+            self.evict(oldest)
+        return oldest is not None
 
     # Time.
 
@@ -392,15 +392,15 @@ class Registry:
 
     def _evict_expired(self, now: float) -> None:
         horizon = now - self._settings.retention_s
-        read = 0
+        kept = 0
         for _ in range(MAX_EVICTIONS_PER_STEP):
             oldest = next(iter(self._ended_in_order.values()), None)
-            if oldest is None or (oldest.ended_at or now) > horizon or read == len(self._ended_in_order):
+            if oldest is None or (oldest.ended_at or now) > horizon or kept == len(self._ended_in_order):
                 break
             if self._is_wanted(oldest):
-                # Its blocks would stay, and an adopter of its readers needs the row: it waits until they are through.
+                # Its blocks would stay, or whoever needs it is still to come; and an adopter needs the row: it waits for them.
                 self._ended_in_order.move_to_end(oldest.id)
-                read += 1
+                kept += 1
             else:
                 self.evict(oldest)
         else:
