@@ -235,9 +235,12 @@ class Adopter:
                 sock.close()
             return
         if row.phase == Phase.PASSING and self.listener.neighbours is not None:
-            with self._attempt(table, index):
+            with self._attempt(table, index) as attempt:
                 reach("adopting_connection")
                 self.listener.neighbours.pass_again(index, row, sock)
+            if attempt.has_failed:  # nothing was sent
+                table.give(index)
+                sock.close()
             return
         known_until = self._known_until.get(stream.id) if stream is not None else None
         checkpoint = Checkpoint(table.words[table.word_index(index)], known_until)

@@ -29,6 +29,8 @@ from tests.house import (
 from longwire.server.connection import LINGER_S, MAX_PIPELINED_BYTES, ClientConnection
 from longwire.server.listener import TICK_S
 from longwire.server.record import Phase, peer_has_left
+from longwire.streams.stream import State
+from longwire.words.reasons import CloseReason
 
 GET = encode_request("GET", "/healthz")
 OK = b'{"status":"ok"}'
@@ -81,13 +83,13 @@ async def test_who_waits_in_line_brings_no_more_along_than_a_bound() -> None:
         assert (await client.answer()).is_marked_done
 
 
-async def test_a_client_that_leaves_while_it_waits_in_line_asks_for_nothing() -> None:
+async def test_what_a_client_has_asked_before_it_left_is_asked_when_its_turn_comes() -> None:
     async with open_house() as house:
         client = await house.connect()
         await until(lambda: house.gateway.listener.connections, "it is there")
         (connection,) = house.gateway.listener.connections
         crowd = Crowd(house)
-        client.post(chat())
+        client.post(chat(), {"longwire-on-disconnect": "run"})
         await until(lambda: connection.read_bytes and connection in house.gateway.listener.turns, "it waits")
         client.writer.close()
         await until(lambda: not client.writer.transport.get_write_buffer_size(), "it has left")
@@ -96,7 +98,9 @@ async def test_a_client_that_leaves_while_it_waits_in_line_asks_for_nothing() ->
         await until(lambda: connection not in house.gateway.listener.connections, "it is gone")
         other.get("/healthz")
         assert (await other.answer()).body.startswith(OK)
-        assert house.gateway.registry.statistics()["live"] == 0
+        (stream,) = house.gateway.registry.list(None)
+        await until(lambda: stream.state is State.ENDED, "it runs to its end")
+        assert stream.reason is CloseReason.COMPLETED
 
 
 async def test_what_is_sent_ahead_of_a_long_answer_waits_within_a_bound() -> None:

@@ -49,7 +49,8 @@ MAX_REFUSED: Final = 64
 
 PEEK_BYTES: Final = 64 * 1024
 
-_WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors that pass when somebody has left."""
 
 # Nothing of the request is known yet, so this is the one answer for all. An EventSource gives up on it, for good: that is why
 # max_connections, which is refused in the client's own words, should be reached before this is.
@@ -168,7 +169,7 @@ class Acceptor:
         if exc.errno == errno.EINVAL:  # it was shut down, for all who have it
             self.stop()
             return
-        if exc.errno not in _WANTING:
+        if exc.errno not in WANTING:
             log.warning("accept_failed", extra={"fields": {"problem": str(exc)}})
         self._instruments.accept_pauses_total += 1
         self._halt()

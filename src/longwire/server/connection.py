@@ -131,20 +131,19 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         chain = self._input
-        if chain is None and self.phase != Phase.CLOSING and self._preface is None:
-            chain = self._take_input()
+        if chain is None and self.phase != Phase.CLOSING and self._preface is None and self._reader.is_between_requests:
+            self._keep(b"")
+            self.store_row()
+            chain = self._input
         self._view = _SCRATCH if chain is None or self.phase == Phase.CLOSING else chain.rest
         return self._view
 
-    def _take_input(self) -> Chain | None:
-        """A block to receive into. Without one a request can still be read, but only to be told so."""
+    def _keep(self, data: bytes) -> None:
+        """Begin a chain with this. Without a block a request can still be read, but only to be told so."""
         try:
-            self._input = Chain(self.listener.arena, Use.INPUT)
+            self._input = Chain.holding(self.listener.arena, Use.INPUT, data)
         except ArenaFull:
             self.surplus = True
-        else:
-            self.store_row()
-        return self._input
 
     def buffer_updated(self, nbytes: int) -> None:
         self.read_bytes += nbytes
@@ -176,8 +175,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             return memoryview(b"")
         self._preface = None
         self.peer = preface.source or self.peer
-        if len(rest) and (chain := self._take_input()) is not None:
-            chain.append(rest.tobytes())  # the request's beginning lies where all of it must lie
+        if len(rest):  # the request's beginning must lie where all of it lies before a row says so
+            self._keep(rest.tobytes())
+        self.store_row()
         return rest
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -214,6 +214,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 assert event is NEED_DATA, "a reader that is paused has a response under way"
                 return
+            if self.head is None:
+                break  # it is answered: what is pipelined behind it has a turn of its own
         if self.phase != Phase.CLOSING and self._reader.buffered_bytes > MAX_PIPELINED_BYTES:
             self.pause_reading()
 
@@ -382,10 +384,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         chain, self._input = self._input, None
         left = self._reader.buffered_bytes
         if chain is not None and left:
-            try:
-                self._input = Chain.holding(self.listener.arena, Use.INPUT, chain.read(chain.end - left, left))
-            except ArenaFull:
-                self.surplus = True  # as in _take_input
+            self._keep(chain.read(chain.end - left, left))
         return chain
 
     def pause_writing(self) -> None:
@@ -469,6 +468,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _see_off(self) -> None:
         """The client has left."""
         if not self.transport.is_closing():  # else it is gone
+            self._go_on()  # what it had asked for before
             self._leave(CloseReason.CLIENT_LEFT)
             self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
             self.transport.close()

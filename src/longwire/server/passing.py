@@ -22,6 +22,7 @@ from ..streams.chain import Chain
 from ..streams.tables import ConnectionRow
 from ..words.errors import Misdirected
 from ..words.faultpoint import reach
+from .accepting import PAUSE_S, WANTING
 from .connection import ClientConnection
 from .handlers import Pending
 from .listener import Listener
@@ -156,7 +157,7 @@ class Neighbours:
             row.start_position, row.serial, row.head.decode("utf-8", "replace"), row.read_base, row.written_base, data
         )
         orphan = _Orphan(self._listener, index, sock, chain, parcel)
-        if not self._try(orphan.parcel.slot, parcel, sock.fileno()):
+        if not self._try_orphan(orphan):
             self._waiting[orphan] = parcel.slot
         else:
             orphan.let_go()
@@ -209,6 +210,14 @@ class Neighbours:
             connection.let_go()
         return True
 
+    def _try_orphan(self, orphan: _Orphan) -> bool:
+        """Whether nothing is left to be done: it was sent, or can never be."""
+        try:
+            return self._try(orphan.parcel.slot, orphan.parcel, orphan.sock.fileno())
+        except (OSError, ValueError) as exc:
+            log.warning("not_passed", extra={"fields": {"slot": orphan.parcel.slot, "problem": str(exc)}})
+            return True
+
     def _try(self, slot: int, parcel: Parcel, fd: int) -> bool:
         """Send one message; False where there is no room for it: then we are called when there is.
 
@@ -249,7 +258,7 @@ class Neighbours:
                 continue
             if isinstance(waiting, ClientConnection):
                 is_done = self._try_connection(waiting, slot)
-            elif is_done := self._try(slot, waiting.parcel, waiting.sock.fileno()):
+            elif is_done := self._try_orphan(waiting):
                 waiting.let_go()
             if is_done:
                 self.forget(waiting)
@@ -266,6 +275,11 @@ class Neighbours:
                 return
             except (ValueError, OSError) as exc:
                 log.warning("inbox_message", extra={"fields": {"problem": str(exc)}})
+                if (
+                    isinstance(exc, OSError) and exc.errno in WANTING
+                ):  # it is whole, and can be taken when others have left
+                    self._pause()
+                    return
                 self._inbox.drop()
                 continue
             if received is None:
@@ -274,6 +288,14 @@ class Neighbours:
             self._take(*received)
             reach("received_before_drop")
             self._inbox.drop()  # only now: until there is a row, the message is all that whoever comes after us has
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._inbox.fileno())
+        self._listener.clock.call_later(PAUSE_S, self._read_again)
+
+    def _read_again(self) -> None:
+        if self._is_reading:
+            self._loop.add_reader(self._inbox.fileno(), self._receive)
 
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         """Make a connection of a message; what is left of its descriptors is closed."""

@@ -10,7 +10,8 @@ from ..wire.proxy import ProxyHeader, parse_proxy_header
 
 
 class Preface:
-    """Collects one header. Its bytes are not kept for an adopter: whoever is adopted has sent it already."""
+    """Collects one header. Its bytes are not kept for an adopter: a connection that loses its process in the middle of it is
+    cut, and one that has sent nothing yet is expected to begin with it."""
 
     __slots__ = ("_bytes", "source")
 

@@ -25,6 +25,7 @@ from ..words.errors import LongwireError
 from ..words.faultpoint import reach
 from .connection import LINGER_S, ClientConnection
 from .listener import Listener
+from .preface import Preface
 from .record import Answered, ConnectionRecord, Phase, address_of
 from .writer import Writer
 
@@ -162,6 +163,10 @@ class AdoptedConnection(ClientConnection):
         sent = max(0, written - row.written_base)
         body: bytes | None = None
         try:
+            if not row.input_block and row.phase in (Phase.IDLE, Phase.HEAD) and read != row.read_base:
+                raise AdoptionError("something was received that was not kept")
+            if self.listener.settings.proxy_protocol and not read and self.peer in self.listener.trusted:
+                self._preface = Preface()
             if row.phase == Phase.ANSWERING and (row.stream >= 0 or row.keep_alive):
                 if stream is not None and row.head and row.door & Door.FRAMED:
                     self.phase, self._owes_request = Phase.ANSWERING, True  # nobody asks for it before the answer's end
@@ -256,6 +261,7 @@ class AdoptedConnection(ClientConnection):
         elif self.phase == Phase.ANSWERING:
             self.response_done()
         else:
+            is_idle, settings = self._reader.is_between_requests, self.listener.settings
             self._wait(
-                Phase.IDLE if self._reader.is_between_requests else Phase.HEAD, self.listener.settings.head_timeout_s
+                Phase.IDLE if is_idle else Phase.HEAD, settings.keep_alive_s if is_idle else settings.head_timeout_s
             )
