@@ -9,7 +9,7 @@ import random
 import socket
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -140,10 +140,14 @@ class Trial:
     rooms: Rooms
     port: int
 
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+
     async def __aenter__(self) -> Trial:
         self.sim = SimServer(SimSettings(port=0))
         host, port = await self.sim.start()
-        settings = Settings(engines=[EngineSettings(name="sim", url=f"http://{host}:{port}")], heartbeat_s=0.05)
+        engines = [EngineSettings(name="sim", url=f"http://{host}:{port}")]
+        settings = Settings(engines=engines, heartbeat_s=0.05, **self._settings)
         self.rooms = Rooms(Memory.make(64 << 20, 64, 64), settings)
         self.port = await serve(self.rooms)
         return self
@@ -319,6 +323,65 @@ async def adopt_between_two_blocks() -> None:
 
 def test_a_request_goes_on_in_another_block() -> None:
     uvloop.run(adopt_between_two_blocks())
+
+
+HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 443\r\n"
+
+
+async def adopt_behind_a_balancer(cut: int) -> None:
+    """The PROXY header comes in one piece with the beginning of the request, or the whole of it after the death."""
+    async with Trial(proxy_protocol=True, trusted_proxies=["127.0.0.1"]) as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        data = HEADER + request_of(1, 40) + request_of(2, 20)
+        client.writer.write(data[:cut])
+        await until(lambda: trial.rooms.listener.connections, "it is connected")
+        (connection,) = trial.rooms.listener.connections
+        await until(lambda: connection.read_bytes == cut, "so much has come")
+        await trial.kill()
+        client.writer.write(data[cut:])
+        for seed, tokens in ((1, 40), (2, 20)):
+            await client.head()
+            assert text_of(await client.chunked()) == answer_text(seed, tokens)
+        assert len(trial.sim.requests) == 2
+        client.writer.close()
+
+
+@pytest.mark.parametrize("cut", [0, len(HEADER) + 1, len(HEADER) + 150], ids=["nothing", "a byte", "half a request"])
+def test_a_request_behind_a_proxy_header_goes_on(cut: int) -> None:
+    uvloop.run(adopt_behind_a_balancer(cut))
+
+
+async def adopt_in_mid_header() -> None:
+    async with Trial(proxy_protocol=True, trusted_proxies=["127.0.0.1"]) as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        client.writer.write(HEADER[:10])
+        await until(lambda: trial.rooms.listener.connections, "it is connected")
+        (connection,) = trial.rooms.listener.connections
+        await until(lambda: connection.read_bytes == 10, "half of it has come")
+        await trial.kill()
+        assert await client.reader.read() == b"", "cut, and not taken for something else"
+        client.writer.close()
+
+
+def test_what_was_received_and_not_kept_is_not_guessed() -> None:
+    uvloop.run(adopt_in_mid_header())
+
+
+async def adopt_an_idle_one() -> None:
+    async with Trial(head_timeout_s=1.0, keep_alive_s=100.0) as trial, asyncio.timeout(20):
+        client = await Raw.connect(trial.port)
+        client.writer.write(request_of(1, 4))
+        await client.head()
+        await client.chunked()
+        await trial.kill()
+        (connection,) = trial.rooms.listener.connections
+        await until(lambda: connection.phase == Phase.IDLE, "it waits")
+        assert connection.deadline > trial.rooms.listener.clock.now() + 90
+        client.writer.close()
+
+
+def test_an_idle_connection_keeps_its_time() -> None:
+    uvloop.run(adopt_an_idle_one())
 
 
 async def adopt_whoever_is_not_let_in_any_more(ttft_ms: int) -> None:

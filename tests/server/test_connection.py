@@ -103,6 +103,23 @@ async def test_what_a_client_has_asked_before_it_left_is_asked_when_its_turn_com
         assert stream.reason is CloseReason.COMPLETED
 
 
+async def test_pipelined_requests_leave_turns_to_others() -> None:
+    async with open_house() as house:
+        greedy, modest = await house.connect(), await house.connect()
+        await until(lambda: len(house.gateway.listener.connections) == 2, "they are there")
+        crowd = Crowd(house)
+        greedy.send(GET * 100)
+        modest.send(GET)
+        waiting = house.gateway.listener.turns
+        await until(lambda: all(each in waiting for each in house.gateway.listener.connections), "both wait")
+        crowd.leave()
+        assert (await modest.answer()).body.startswith(OK)
+        few, many = sorted(each.written_bytes for each in house.gateway.listener.connections)
+        assert many < 100 * few, "the greedy one has not got all"
+        for _ in range(100):
+            assert (await greedy.answer()).body.startswith(OK)
+
+
 async def test_what_is_sent_ahead_of_a_long_answer_waits_within_a_bound() -> None:
     async with open_house() as house:
         go_on = asyncio.Event()

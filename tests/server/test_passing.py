@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from tests.server.shards import Shards, open_shards, slots_of
 from longwire.adopt import claim_rows
 from longwire.keeper.channel import Channel
 from longwire.server import passing
+from longwire.server.accepting import PAUSE_S
 from longwire.server.connection import ClientConnection
 from longwire.server.listener import DEAF_S
 from longwire.server.parcel import MAX_INLINE_BYTES
@@ -294,6 +296,26 @@ async def test_a_malformed_message_is_dropped_with_its_descriptors(what: str) ->
             await until(lambda: count_descriptors() <= descriptors, "its descriptors are closed")
         other.close()
         os.close(memfd)
+
+
+async def test_a_connection_that_finds_no_descriptor_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_shards() as gateway:
+        stream_id, _ = await make_stream(gateway, 0)
+        inbox = gateway[0].neighbours._inbox
+        peek, failures = inbox.peek, [OSError(errno.EMFILE, "too many") for _ in range(2)]
+
+        def full() -> object:
+            if failures:
+                raise failures.pop()
+            return peek()
+
+        monkeypatch.setattr(type(inbox), "peek", lambda self: full() if self is inbox else None)
+        client = await gateway.connect(1)
+        asked = asyncio.create_task(read(client, stream_id))
+        for left in (1, 0):
+            await until(lambda left=left: len(failures) == left, "it was tried")
+            gateway[0].clock.advance(PAUSE_S)
+        assert await asked
 
 
 # Being killed.
