@@ -457,6 +457,19 @@ def test_the_last_entries_are_found_as_they_would_be_from_the_start(mark: bytes 
         assert bool(found) == (pieces[0] == frames[0])
 
 
+def test_ordinary_deltas_are_counted_and_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    delta = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    facts = Facts(tenant="", tenant_index=0, route="chat_completions")
+    log = log_of(head + encode_chunk(delta) * 30, facts, read=False)
+    log.missing_below, log.entries = 30, LateEntries(30)
+    left_out = LeftOut(log, facts, log.upstream.end, False)
+    left_out.mark = b'"finish_reason":null'
+    monkeypatch.setattr(LeftOut, "_read_frames", lambda *_: pytest.fail("it was read"))
+    assert left_out.find_from(20)
+    assert [log.block(each) for each in range(20, 30)] == [delta] * 10
+
+
 def log_of(data: bytes, facts: Facts, *, read: bool = True) -> Log:
     log = Log(Arena(1 << 20))
     log.upstream.append(data)
