@@ -7,8 +7,9 @@ loop hands over all that came since its last turn: were all of it done at once, 
 of clients that leave and come back together, would hold up every stream. So each turn has room for one, and events go in
 between. There are two lines, of clients and of those who knock, and they alternate: neither can keep the other waiting.
 
-A client is in line once, whatever it wants: the line is no longer than there are connections. What needs no line: the pieces of
-a body whose head has had its turn, and connections that are reset, of which the loop says so itself.
+A client is in line once, whatever it wants: the line is no longer than there are connections. What needs no line: the pieces
+of a body whose head has had its turn, and connections that are reset, of which the loop says so itself: what they had asked for
+and nobody has looked at is forgotten. A FIN is only the last wish: what came before it is done first.
 """
 
 from __future__ import annotations
