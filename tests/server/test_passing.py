@@ -298,6 +298,19 @@ async def test_a_malformed_message_is_dropped_with_its_descriptors(what: str) ->
         os.close(memfd)
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_client_that_leaves_while_it_is_passed_is_seen_off(turns: int) -> None:
+    async with open_shards() as gateway:
+        stream_id, _ = await make_stream(gateway, 0)
+        client = await gateway.connect(1)
+        client.get(f"/v1/streams/{stream_id}", {"accept": EVENTS})
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        client.writer.write_eof()
+        gateway.clients[0].close()
+        await until(lambda: not any(shard.listener.connections for shard in gateway.shards), "all have left")
+
+
 async def test_a_connection_that_finds_no_descriptor_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_shards() as gateway:
         stream_id, _ = await make_stream(gateway, 0)

@@ -59,9 +59,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_input", "_is_writing_paused", "_preface", "_reader", "_row", "_task", "_view", "deadline", "extra_headers",
-        "flushing", "handlers", "head", "is_reading_paused", "keep_alive", "listener", "loop", "peer", "pending", "phase",
-        "read_bytes", "record", "serial", "speaks_1_1", "stuck_bytes", "stuck_since", "surplus", "transport", "writer",
-        "written_bytes",
+        "flushing", "handlers", "has_left", "head", "is_reading_paused", "keep_alive", "listener", "loop", "peer",
+        "pending", "phase", "read_bytes", "record", "serial", "speaks_1_1", "stuck_bytes", "stuck_since", "surplus",
+        "transport", "writer", "written_bytes",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -78,7 +78,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.pending: Pending | None = None
         self.keep_alive = True
         self.speaks_1_1 = True
-        self.surplus = False
+        self.surplus = self.has_left = False
         self.read_bytes = 0
         self.written_bytes = 0
         self.writer: Writer | None = None
@@ -378,6 +378,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.phase < Phase.ANSWERING:
             self._resume_reading()
             self._guarded(self._advance)
+        if self.has_left and not self.transport.is_closing():  # behind what it had asked for before
+            self._leave(CloseReason.CLIENT_LEFT)
+            self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
+            self.transport.close()
 
     def _renew_input(self) -> Chain | None:
         """Answered bytes leave the arena, once the row says so; what was pipelined behind them begins a chain of its own."""
@@ -462,16 +466,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """A FIN counts as leaving: nobody who still wants an answer half-closes here (and engines must hear of it)."""
-        self.listener.turns.take(self, self._see_off)
+        self.has_left = True
+        self.listener.turns.take(self, self._go_on)
         return not self.transport.get_extra_info("ssl_object")  # stay half open until then, which TLS cannot
-
-    def _see_off(self) -> None:
-        """The client has left."""
-        if not self.transport.is_closing():  # else it is gone
-            self._go_on()  # what it had asked for before
-            self._leave(CloseReason.CLIENT_LEFT)
-            self._wait(Phase.CLOSING, LINGER_S)  # an answer that is written may still go out, but not for ever
-            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave(CloseReason.CLIENT_LEFT)

@@ -52,9 +52,8 @@ class PassedConnection(ClientConnection):
         self._wait(Phase.HEAD, settings.head_timeout_s)
         self._reader.receive_data(self._data)
         self._data = b""
-        self.loop.call_soon(
-            self.listener.turns.take, self, self._go_on
-        )  # when the transport has begun to read: an answer may have to stop it
+        # When the transport has begun to read, and not before: an answer may have to stop it.
+        self.loop.call_soon(self.listener.turns.take, self, self._go_on)
 
     def abandon(self) -> None:
         """There will be no transport."""

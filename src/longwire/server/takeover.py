@@ -117,7 +117,7 @@ class AdoptedConnection(ClientConnection):
         body, self._unserved = self._unserved, None
         if body is None:
             self.listener.turns.take(self, self._go_on)
-        elif self.phase != Phase.CLOSING:
+        elif self.phase != Phase.CLOSING and not self.has_left:
             self.listener.turns.take(self, partial(self._guarded, partial(self._serve_again, body)))
 
     def _serve_again(self, body: bytes) -> None:

@@ -9,7 +9,7 @@ between. There are two lines, of clients and of those who knock, and they altern
 
 A client is in line once, whatever it wants: the line is no longer than there are connections. What needs no line: the pieces
 of a body whose head has had its turn, and connections that are reset, of which the loop says so itself: what they had asked for
-and nobody has looked at is forgotten. A FIN is only the last wish: what came before it is done first.
+and nobody has looked at is forgotten. A FIN is its last wish: what came before it is done first.
 """
 
 from __future__ import annotations
