@@ -275,10 +275,8 @@ class Neighbours:
                 return
             except (ValueError, OSError) as exc:
                 log.warning("inbox_message", extra={"fields": {"problem": str(exc)}})
-                if (
-                    isinstance(exc, OSError) and exc.errno in WANTING
-                ):  # it is whole, and can be taken when others have left
-                    self._pause()
+                if isinstance(exc, OSError) and exc.errno in WANTING:
+                    self._pause()  # it is whole, and can be taken when others have left
                     return
                 self._inbox.drop()
                 continue
