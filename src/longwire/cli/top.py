@@ -110,7 +110,7 @@ def follow_plain(found: Iterator[Look | Failure], as_json: bool) -> None:
             if not as_json:
                 click.echo()
         elif not is_gone:
-            click.echo(f"longwire: {look.message}", err=True)
+            click.echo(f"longwire: {look.message} Waiting for it (Ctrl-C ends this).", err=True)
         is_gone = isinstance(look, Failure)
 
 
