@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 
 from .load import Load
 from .processes import LOOK_S, Trial
@@ -45,6 +46,12 @@ SERVED_S = 20.0
 """A slot is served again within a second; this is for a machine that does much else."""
 
 
+def _end(pid: int) -> None:
+    """Kill it. One that has died since we looked is a death that the keeper has not counted yet, and does as well."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class Killer:
     """Kills one thing after the other and remembers how."""
 
@@ -73,14 +80,14 @@ class Killer:
         """A shard, and its replacement as soon as that has begun."""
         victim = await self._victim()
         before = await self._restarts()
-        os.kill(victim, signal.SIGKILL)
+        _end(victim)
         begun = time.monotonic()
         while time.monotonic() < begun + SERVED_S:
             heirs = [
                 shard for shard in await self.trial.shards() if shard["state"] == "adopting" and shard["pid"] != victim
             ]
             if heirs:
-                os.kill(int(heirs[0]["pid"]), signal.SIGKILL)
+                _end(int(heirs[0]["pid"]))
                 break
             if await self._restarts() > before and all(s["state"] == "serving" for s in await self.trial.shards()):
                 self.load.note_kills(1)
@@ -96,7 +103,7 @@ class Killer:
         (self.trial.points / point).touch()
         deaths = 1
         if point in ADOPTING:
-            os.kill(await self._victim(), signal.SIGKILL)
+            _end(await self._victim())
             deaths = 2
         begun = time.monotonic()
         while (self.trial.points / point).exists():
@@ -121,7 +128,7 @@ class Killer:
     async def _kill(self, pids: list[int], count: int) -> None:
         before, begun = await self._restarts(), time.monotonic()
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            _end(pid)
         self.load.note_kills(count)
         await self._wait_served(before + count, begun)
 
