@@ -2,7 +2,7 @@
 
 What lives here: whose turn it is. What must not: what is done then (connection.py, accepting.py).
 
-To read and begin a request costs as much as twenty events, to accept a client or take a connection down as much as eight. The
+To read and begin a request costs as much as many events, and so does it to accept a client or to take a connection down. The
 loop hands over all that came since its last turn: were all of it done at once, a flood of one tenant's requests, or thousands
 of clients that leave and come back together, would hold up every stream. So each turn has room for one, and events go in
 between. There are two lines, of clients and of those who knock, and they alternate: neither can keep the other waiting.

@@ -218,7 +218,7 @@ class Arena:
     def let_go_of(self, block: int) -> None:
         """Nobody will look at a block soon: take its pages out of this process's page tables. What they hold stays.
 
-        What a process had mapped is torn down before anyone hears of its death: that takes 70 ms for 2 GB.
+        What a process had mapped is torn down before anyone hears of its death, and gigabytes take a part of the pause.
         """
         self.map.madvise(mmap.MADV_DONTNEED, self.position(block), BLOCK_BYTES)
 

@@ -3,7 +3,7 @@
 What lives here: entries of which the first are only counted, and take no memory. What must not: how they are found
 (rereading.py), what an entry says (words.events).
 
-An array with zeros in their place would do the same. But to touch 64 KB for each of a thousand long logs is a tenth of a pause.
+An array with zeros in their place would do the same. But to touch 64 KB for each of a thousand long logs lengthens the pause.
 """
 
 from __future__ import annotations
