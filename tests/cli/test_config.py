@@ -28,7 +28,7 @@ def test_show_gives_each_value_with_its_origin(run: Run, tmp_path: Path) -> None
     assert lines["drain_s"] == ["drain_s", "=", "5.0", "#", "longwire.toml:1"]
     assert lines["host"] == ["host", "=", '"127.0.0.1"', "#", "default"]
     assert lines["engines[0].url"] == ["engines[0].url", "=", '"http://h:1"', "#", "longwire.toml:3"]
-    assert set(declared(Settings)) - {"engines", "tenants"} <= set(lines)
+    assert set(declared(Settings)) - {"engines", "models", "tenants"} <= set(lines)
 
 
 def test_show_changed_leaves_out_the_defaults(run: Run) -> None:

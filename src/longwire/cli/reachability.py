@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from longwire.words.config import normalise_url
+from longwire.words.engine_specs import normalise_url
 from longwire.words.errors import SettingsError
 from longwire.words.settings import EngineSettings
 

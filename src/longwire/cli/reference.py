@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from longwire.words.config import Declared, declared
-from longwire.words.settings import EngineSettings, Settings, TenantSettings
+from longwire.words.settings import EngineSettings, ModelSettings, Settings, TenantSettings
 
 OTHER_VARIABLES: Mapping[str, str] = {
     "LONGWIRE_CONFIG": "The TOML file, as with `--config`.",
@@ -26,6 +26,10 @@ TABLES: Mapping[str, tuple[type, str]] = {
     "engines": (
         EngineSettings,
         "One table for each upstream; `--engine` and `LONGWIRE_ENGINES` take `URL`, `NAME=URL`, `local` or `sim` instead.",
+    ),
+    "models": (
+        ModelSettings,
+        "One table for each model (or group of models) that needs something else than the rest, in the TOML file only.",
     ),
     "tenants": (
         TenantSettings,
@@ -121,6 +125,9 @@ def _example_lines() -> Iterator[str]:
     yield "\n# An engine; repeat the table for more."
     yield "# [[engines]]"
     yield from _example_table(EngineSettings, {"name": "vllm", "url": "http://127.0.0.1:8000"})
+    yield "\n# What is different for one model; repeat the table for more."
+    yield "# [[models]]"
+    yield from _example_table(ModelSettings, {"name": "llama-*"})
     yield "\n# A tenant; with no tenant the gateway serves loopback only. Keys: longwire tenants hash --generate"
     yield "# (Each tenant that keys_file names must have such a table; it may then leave key_hashes out.)"
     yield "# [[tenants]]"

@@ -22,7 +22,7 @@ from ..streams.arena import Arena
 from ..streams.memory import Memory
 from ..streams.tables import CONNECTION_ROW_BYTES, STREAM_ROW_BYTES, Table
 from ..words.ids import Place
-from ..words.settings import EngineSettings, Settings, TenantSettings
+from ..words.settings import EngineSettings, ModelSettings, Settings, TenantSettings
 
 
 def shards_of(settings: Settings) -> int:
@@ -134,6 +134,7 @@ class Blob(NamedTuple):
         told: dict[str, Any] = json.loads(read_text(fd))
         settings = told["settings"]
         engines = [EngineSettings(**engine) for engine in settings.pop("engines")]
+        models = [ModelSettings(**model) for model in settings.pop("models")]
         tenants = [TenantSettings(**tenant) for tenant in settings.pop("tenants")]
-        whole = Settings(**settings, engines=engines, tenants=tenants)
+        whole = Settings(**settings, engines=engines, models=models, tenants=tenants)
         return cls(whole, bytes.fromhex(told["secret"]), told["ours"])

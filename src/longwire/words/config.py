@@ -19,9 +19,10 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from .engine_specs import finish_engine, nearest, parse_engine_spec, shown
 from .errors import SettingsError
-from .settings import GIB, KIB, MIB, EngineSettings, Settings, TenantSettings
-from .tenancy import NAME, find_bad_homes, find_bad_words
+from .settings import GIB, KIB, MIB, EngineSettings, ModelSettings, Settings, TenantSettings
+from .tenancy import find_bad_homes, find_bad_words
 
 VARIABLE_PREFIX = "LONGWIRE_"
 NO_SETTINGS = frozenset({
@@ -29,8 +30,6 @@ NO_SETTINGS = frozenset({
 })  # fmt: skip
 """Variables that clients and the command line read themselves (cli/reference.py explains them)."""
 
-ENGINE_WORDS = ("local", "sim")
-MAX_SHOWN_CHARS = 60  # of a wrong value: enough to recognise it, one line in a log
 
 _ENGINE_KEY = re.compile(r"LONGWIRE_ENGINE_([A-Z0-9_]+)_API_KEY\Z")
 _KUBERNETES = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?\Z")
@@ -126,14 +125,9 @@ def read_value(setting: Declared, raw: object, where: str) -> Any:
     fits = value is not None and (not setting.choices or value in setting.choices)
     fits = fits and (setting.low is None or value >= setting.low) and (setting.high is None or value <= setting.high)
     if not fits:
-        given = "" if setting.secret else f", not {_shown(raw)}"
+        given = "" if setting.secret else f", not {shown(raw)}"
         raise SettingsError(f"{setting.name} must be {setting.allowed}{given}.", where=where)
     return value
-
-
-def _shown(raw: object) -> str:
-    text = repr(raw)
-    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
 
 
 def _read_number(setting: Declared, raw: object) -> float | None:
@@ -228,55 +222,6 @@ def find_lines(text: str) -> dict[Path, int]:
     return lines
 
 
-# Engines.
-
-
-def parse_engine_spec(spec: str, where: str = "--engine") -> EngineSettings:
-    """``URL``, ``NAME=URL``, ``local`` or ``sim`` as an engine; the URL is kept without its ``/v1``."""
-    name, equals, url = spec.partition("=")
-    if not equals or not NAME.match(name):
-        name, url = "", spec
-    return _finish_engine(EngineSettings(name=name, url=url), where)
-
-
-def _finish_engine(engine: EngineSettings, where: str) -> EngineSettings:
-    """Normalise the URL, and make a name from it where none was given."""
-    if engine.name and not NAME.match(engine.name):
-        raise SettingsError("An engine's name is up to 64 letters, digits, dots, dashes and underscores.", where=where)
-    url = engine.url.strip()
-    if url not in ENGINE_WORDS:
-        url = normalise_url(url, where)
-    return replace(engine, url=url, name=engine.name or url.partition("://")[2] or url)
-
-
-def normalise_url(url: str, where: str) -> str:
-    """``HTTP://Host:80/v1/`` -> ``http://host``; a base URL to which ``/v1/...`` is added.
-
-    Raises:
-        SettingsError: it is no plain http or https URL. One with a password in it is refused and not repeated: URLs are
-            logged, keys are not.
-    """
-    from urllib.parse import urlsplit
-
-    if "@" in url:
-        raise SettingsError("An engine's URL must hold no password: put the key into api_key.", where=where)
-    shown = _shown(url.partition("?")[0])
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise SettingsError(f"The engine's URL {shown} has a bad host or port.", where=where) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\x00-\x20\x7f?#]", url):
-        near = nearest(url, ENGINE_WORDS) or (f"http://{url}" if re.match(r"[\w.-]+:\d+", url) else None)
-        end = f"; did you mean {near}?" if near else "."
-        message = f"Engine {shown} must be URL or NAME=URL (such as http://127.0.0.1:8000), local or sim{end}"
-        raise SettingsError(message, where=where)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    shown_port = "" if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{port}"
-    path = re.sub(r"/v1(/chat/completions|/completions|/models)?\Z", "", parts.path.rstrip("/"))
-    return f"{parts.scheme}://{host}{shown_port}{path.rstrip('/')}"
-
-
 # All layers together.
 
 
@@ -353,8 +298,9 @@ def _from_variables(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]
         setting = declared(Settings).get(name)
         if setting is None:
             raise _unknown(name, Settings, variable)
-        if setting.table is TenantSettings:
-            raise SettingsError("Tenants cannot be a variable: use the TOML file or keys_file.", where=variable)
+        if setting.table not in (None, EngineSettings):
+            also = " or keys_file" if name == "tenants" else ""
+            raise SettingsError(f"{name.capitalize()} cannot be a variable: use the TOML file{also}.", where=variable)
         yield name, text, variable
 
 
@@ -364,28 +310,21 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object, str]
         if raw is None or raw == ():
             continue
         setting = declared(Settings).get(name)
-        if setting is None or setting.table is TenantSettings:
+        if setting is None or setting.table not in (None, EngineSettings):
             raise _unknown(name, Settings, "--" + name.replace("_", "-"))
         yield name, raw, setting.flag
 
 
 def _unknown(name: str, settings_class: type, where: str) -> SettingsError:
     """An unknown name: with the nearest valid one, or where it belongs."""
-    table = {EngineSettings: "engines", TenantSettings: "tenants"}.get(settings_class)
+    table = {EngineSettings: "engines", TenantSettings: "tenants", ModelSettings: "models"}.get(settings_class)
     if table and name in declared(Settings):
         hint = f"it belongs to the gateway, so move it above the first [[{table}]]."
     elif near := nearest(name, declared(settings_class)):
         hint = f"did you mean {near}?"
     else:
         hint = f"there are {', '.join(declared(settings_class))}." if table else "see longwire config reference."
-    return SettingsError(f"Unknown setting {_shown(name)}: {hint}", where=where)
-
-
-def nearest(name: str, known: Any) -> str | None:
-    """The known name that a wrong one was most likely meant to be."""
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)), None)
+    return SettingsError(f"Unknown setting {shown(name)}: {hint}", where=where)
 
 
 def _add_engine_keys(settings: Settings, env: Mapping[str, str], origins: dict[str, str]) -> Settings:
@@ -413,8 +352,9 @@ def _finish_tenant(tenant: TenantSettings, where: str) -> TenantSettings:
 
 
 _FINISHERS: Mapping[type, Callable[[Any, str], object]] = {
-    EngineSettings: _finish_engine,
+    EngineSettings: finish_engine,
     TenantSettings: _finish_tenant,
+    ModelSettings: lambda model, _: model,
 }
 
 
@@ -480,7 +420,7 @@ def _check_proxies(loaded: Loaded) -> None:
         try:
             ip_network(network, strict=False)
         except ValueError:
-            message = f"trusted_proxies must be addresses or networks such as 10.0.0.0/8, not {_shown(network)}."
+            message = f"trusted_proxies must be addresses or networks such as 10.0.0.0/8, not {shown(network)}."
             raise _refuse(loaded, message, "trusted_proxies") from None
     if loaded.settings.proxy_protocol and not loaded.settings.trusted_proxies:
         raise _refuse(loaded, "proxy_protocol needs trusted_proxies: who may send the header.", "proxy_protocol")

@@ -46,7 +46,7 @@ class CloseReason(str, Enum):
     UPSTREAM_INCOMPLETE = "upstream_incomplete", "The engine's answer ended without a finish.", 502
     UPSTREAM_ERROR_EVENT = "upstream_error_event", "The engine reported an error inside the stream.", 502
     UPSTREAM_PROTOCOL = "upstream_protocol", "The engine's bytes were no valid HTTP or not the expected type.", 502
-    UPSTREAM_TIMEOUT = "upstream_timeout", "The engine did not answer within its time.", 504
+    UPSTREAM_TIMEOUT = "upstream_timeout", "The engine did not begin to answer within first_byte_timeout_s.", 504
 
     # A bound was reached.
     EVENT_TOO_LARGE = "event_too_large", "One event was larger than max_event_bytes.", 502
@@ -56,6 +56,13 @@ class CloseReason(str, Enum):
 
     # We failed.
     INTERNAL_ERROR = "internal_error", "A fault of the gateway itself.", 500
+
+    # A clock ran out. They stand last: rows hold a reason by its place, and older rows must mean what they meant.
+    CONNECT_TIMEOUT = "connect_timeout", "The engine did not accept a connection within connect_timeout_s.", 504
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout", "No token came within first_token_timeout_s.", 504
+    TOKEN_SILENCE = "token_silence", "The engine fell silent in mid-answer, for three times token_silence_s.", 504
+    TOO_SLOW = "too_slow", "The engine sent fewer tokens than min_tokens_per_s over rate_window_s.", 504
+    TOTAL_TIMEOUT = "total_timeout", "The generation took longer than total_timeout_s.", 504
 
     @property
     def is_success(self) -> bool:
