@@ -7,8 +7,10 @@ import json
 import logging
 
 import pytest
-from tests.house import FIN, HOLD, RST, Step, chat, head_of, in_chunks, open_house
+from tests.house import FIN, HOLD, RST, Step, TestHouse, chat, head_of, in_chunks, open_house
 
+from longwire.engines.breaker import BreakerState
+from longwire.engines.load_probe import ABSENT_S, LoadProbe
 from longwire.engines.pool import ConnectFailed, Upstream
 from longwire.engines.probe import EAGER_LOOKS, EAGER_S, MAX_MODEL_LIST_BYTES, MAX_MODELS, Prober, read_models
 from longwire.words.clock import VirtualClock
@@ -197,3 +199,214 @@ def test_a_list_of_any_shape_does_no_harm(body: bytes, names: tuple[str, ...]) -
 
 def test_a_list_is_bounded() -> None:
     assert len(read_models(listing(*map(str, range(MAX_MODELS + 5))))) == MAX_MODELS
+
+
+# What the breaker hears.
+
+
+async def test_a_probe_ends_a_rest_that_is_over() -> None:
+    async with open_house() as house:
+        upstream, clock = upstream_of(house)
+        upstream.breaker.note_fault(clock.now(), 100, "upstream_reset")
+        for wait_s, state in ((1, BreakerState.OPEN), (4, BreakerState.HALF_OPEN)):
+            clock.advance(wait_s)
+            house.engine.will_say(answer(listing("m")))
+            assert await Prober(upstream, SETTINGS).probe()
+            assert upstream.breaker.state is state
+        upstream.close()
+
+
+async def test_failed_probes_count_once_it_has_been_up() -> None:
+    async with open_house() as house:
+        upstream, _ = upstream_of(house)
+        prober = Prober(upstream, SETTINGS)
+        for _ in range(10):
+            house.engine.will_say(FIN)
+            assert not await prober.probe()
+        assert upstream.breaker.state is BreakerState.CLOSED, "one that was never there has not failed anybody"
+        house.engine.will_say(answer(listing("m")))
+        assert await prober.probe()
+        for _ in range(int(SETTINGS.breaker_faults)):
+            house.engine.will_say(FIN)
+            await prober.probe()
+        assert upstream.breaker.state is BreakerState.OPEN and "model list" in upstream.breaker.why
+        upstream.close()
+
+
+async def test_it_is_probed_as_soon_as_its_rest_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    clock = VirtualClock()
+    upstream = Upstream(EngineSettings(name="e", url="http://127.0.0.1:9"), SETTINGS, clock)
+    prober = Prober(upstream, SETTINGS)
+
+    async def get_models() -> bytes:
+        if len(pauses) == 1:
+            upstream.breaker.note_fault(clock.now() - 3, 100, "upstream_reset")
+        return listing("m")
+
+    monkeypatch.setattr(prober, "_get_models", get_models)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    with pytest.raises(asyncio.CancelledError):
+        await prober.run()
+    assert pauses == [SETTINGS.probe_s, 2, SETTINGS.probe_s]
+    assert upstream.breaker.state is BreakerState.HALF_OPEN
+
+
+# Its load.
+
+
+def upstream_of(house: TestHouse, kind: str = "", at: str = "") -> tuple[Upstream, VirtualClock]:
+    """The scripted engine (or the one there) as an upstream whose clock is ours."""
+    clock = VirtualClock()
+    engine = EngineSettings(name="e", url=(at or house.engine.url) + "/v1", kind=kind)
+    return Upstream(engine, SETTINGS, clock), clock
+
+
+def metrics(kv: float, generated: int) -> bytes:
+    page = b"vllm:kv_cache_usage_perc %f\nvllm:generation_tokens_total %d\n" % (kv, generated)
+    return answer(page, kind=b"text/plain")
+
+
+async def test_the_stand_in_s_load_is_seen() -> None:
+    async with open_house() as house:
+        upstream, clock = upstream_of(house, "sim", house.sim.url)
+        probe = LoadProbe(upstream, SETTINGS)
+        assert await probe.look()
+        first = upstream.load
+        assert first is not None and (first.running, first.generated, first.at) == (0, 0, clock.now())
+        assert upstream.moved_at is None
+        assert (await house.ask(chat(tokens=7))).is_marked_done
+        clock.advance(1)
+        assert await probe.look()
+        assert upstream.load is not None and (upstream.load.generated or 0) > 0
+        assert upstream.moved_at == clock.now() and "sim" not in repr(probe)
+        request = house.sim.requests[-1]
+        assert request.target == b"/metrics" and request.get(b"connection") == b"close"
+        assert upstream.statistics()["idle"] == 0, "its connection is not kept"
+        upstream.close()
+
+
+async def test_llamacpp_is_asked_for_its_slots() -> None:
+    async with open_house() as house:
+        upstream, _ = upstream_of(house, "llamacpp")
+        house.engine.will_say(answer(b'[{"id":0,"n_ctx":9,"is_processing":false}]'))
+        assert await LoadProbe(upstream, SETTINGS).look()
+        assert house.engine.requests[0][0].target == b"/slots"
+        assert upstream.load is not None and (upstream.load.running, upstream.load.kv_used) == (0, 0)
+        upstream.close()
+
+
+async def test_load_is_smoothed_until_it_is_stale() -> None:
+    async with open_house() as house:
+        upstream, clock = upstream_of(house, "vllm")
+        probe = LoadProbe(upstream, SETTINGS)
+        seen = []
+        for wait_s, kv, generated in ((1, 0.2, 5), (1, 0.6, 5), (1, 0.6, 6), (SETTINGS.load_stale_s, 0.9, 6)):
+            clock.advance(wait_s)
+            house.engine.will_say(metrics(kv, generated))
+            assert await probe.look()
+            assert upstream.load is not None
+            seen.append((round(upstream.load.kv_used or 0, 3), upstream.moved_at))
+        assert seen == [(0.2, None), (0.4, None), (0.5, 1003.0), (0.9, 1003.0)]
+        upstream.close()
+
+
+HTML = answer(b"<html>welcome</html>", kind=b"text/html")
+
+
+@pytest.mark.parametrize(
+    ("script", "is_absent"),
+    [
+        ((answer(b"", status=b"404 No"),), True),
+        ((answer(b"{}", status=b"501 No"),), True),
+        ((answer(b"", status=b"401 No"),), True),
+        ((answer(b"", status=b"503 No"),), False),
+        ((answer(b"", status=b"429 No"),), False),
+        ((HTML,), True),
+        ((answer(b"[]"),), True),
+        ((answer(b'{"error":"no metrics"}'),), True),
+        ((FIN,), False),
+        ((HOLD,), False),
+        ((head_of(b"content-length: 99999999"), *[b"x" * 1_000_000] * 3, HOLD), False),
+        ((head_of() + b"data: 1\n\n", FIN), False),
+    ],
+    ids=["404", "501", "401", "503", "429", "html", "json", "error", "fin", "silent", "endless", "events"],
+)
+async def test_an_engine_that_does_not_tell_its_load_is_as_good_as_any(
+    script: tuple[Step, ...], is_absent: bool
+) -> None:
+    async with open_house() as house:
+        upstream, _ = upstream_of(house, "vllm")
+        upstream.is_up = True
+        probe = LoadProbe(upstream, SETTINGS)
+        house.engine.will_say(metrics(0.5, 1))
+        assert await probe.look()
+        known = upstream.load
+        house.engine.will_say(*script)
+        assert not await probe.look()
+        assert upstream.is_up and upstream.load is known, "it fails open: what is known grows old by itself"
+        assert upstream.breaker.state is BreakerState.CLOSED
+        assert probe.pause_s == SETTINGS.load_probe_s * (2 if is_absent else 1)
+        upstream.close()
+
+
+async def test_an_engine_without_metrics_is_asked_rarely_and_one_that_has_them_again_as_before() -> None:
+    async with open_house() as house:
+        upstream, _ = upstream_of(house, "vllm")
+        probe = LoadProbe(upstream, SETTINGS)
+        pauses = []
+        for _ in range(8):
+            house.engine.will_say(answer(b"", status=b"404 No"))
+            await probe.look()
+            pauses.append(probe.pause_s)
+        assert pauses == [2, 4, 8, 16, 32, ABSENT_S, ABSENT_S, ABSENT_S]
+        house.engine.will_say(metrics(0.5, 1))
+        assert await probe.look() and probe.pause_s == SETTINGS.load_probe_s
+        upstream.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "every_s", "looks"), [("vllm", 1.0, True), ("vllm", 0.0, False), ("openai", 1.0, False)]
+)
+async def test_load_is_looked_at_beside_the_models(
+    kind: str, every_s: float, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And both end with the probe."""
+    settings = Settings(load_probe_s=every_s)
+    upstream = Upstream(EngineSettings(name="e", url="http://127.0.0.1:9", kind=kind), settings, VirtualClock())
+    prober = Prober(upstream, settings)
+    seen: list[str] = []
+    told = asyncio.Event()
+
+    async def get_models() -> bytes:
+        seen.append("models")
+        if len(seen) > 5:
+            told.set()
+        return listing("m")
+
+    async def look(_: LoadProbe) -> bool:
+        seen.append("load")
+        await asyncio.Event().wait()  # metrics that never come
+        return False
+
+    turn = asyncio.sleep
+
+    async def pass_time(seconds: float) -> None:
+        await turn(0)
+
+    monkeypatch.setattr(prober, "_get_models", get_models)
+    monkeypatch.setattr(LoadProbe, "look", look)
+    monkeypatch.setattr(asyncio, "sleep", pass_time)
+    task = asyncio.create_task(prober.run())
+    await told.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen.count("load") == looks and len(asyncio.all_tasks()) == 1

@@ -13,6 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 from ..words.clock import Clock
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
+from .breaker import Breaker
+from .load import Load
 from .transport import UpstreamConnection
 
 MAX_DRAIN_PURGES = 2
@@ -33,6 +35,11 @@ class Upstream:
         self.is_up = False
         self.problem = "not asked yet"
         self.refuses_stream_options = False
+        self.breaker = Breaker(settings)
+        self.load: Load | None = None
+        self.moved_at: float | None = None
+        """When the engine's own count of what it generates was last seen to move."""
+        self.now = clock.now
         self._settings = settings
         self._clock = clock
         self._idle: list[UpstreamConnection] = []

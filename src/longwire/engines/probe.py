@@ -1,7 +1,7 @@
 """Asking an upstream whether it is there and which models it has.
 
-What lives here: the probe of one upstream, and the loop that repeats it.
-What must not: what a failed probe means for requests (directory.py).
+What lives here: the probe of one upstream, and the loop that repeats it, beside that of its load.
+What must not: how a question is asked (asking.py), what a failed probe means for requests (directory.py, breaker.py).
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import asyncio
 import json
 import logging
 
-from ..wire.http1 import encode_request_head
-from ..words.reasons import CloseReason
 from ..words.settings import Settings
-from .base import Answer, Failure
-from .exchange import Exchange, Expect
-from .openai import ChatWatch
+from .asking import Question, wait_answer
+from .exchange import Expect
+from .load_probe import LoadProbe, metrics_path
 from .pool import ConnectFailed, Upstream
 
 log = logging.getLogger("longwire.probe")
@@ -27,65 +25,7 @@ EAGER_S, EAGER_LOOKS = 0.1, 50
 MAX_MODELS = 10_000
 MAX_MODEL_NAME_CHARS = 256
 
-
-class _Collector:
-    """A sink in ordinary memory, bounded, that is also the exchange's owner."""
-
-    def __init__(self, done: asyncio.Future[bytes]) -> None:
-        self._done = done
-        self.rest = memoryview(bytearray(64 * 1024))
-        self._bytes = bytearray()
-        self._body = bytearray()
-        self.end = 0
-        self.is_full = False
-
-    @property
-    def chain(self) -> _Collector:
-        return self
-
-    def filled(self, count: int) -> None:
-        self._bytes += self.rest[:count]
-        self.end += count
-        if self.end > MAX_MODEL_LIST_BYTES:
-            self._fail("its model list is too large")
-
-    def splice(self) -> None: ...
-
-    def unsplice(self) -> None: ...
-
-    def append_framed(self, start: int, length: int) -> None:
-        self._fail("its model list is no JSON")
-
-    def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        self._body += self._bytes[start : start + length]
-
-    def append_record(self, block: bytes, silent: bool = False) -> None:
-        self._fail("its model list is no JSON")
-
-    def publish(self, checkpoint: int) -> None: ...
-
-    def note_first_byte(self) -> None: ...
-
-    def note_first_token(self) -> None: ...
-
-    def began(self) -> None: ...
-
-    def refusing(self) -> None: ...
-
-    def answered(self, answer: Answer) -> None: ...
-
-    def completed(self, reason: CloseReason, message: str) -> None:
-        if reason.is_success and not self._done.done():
-            self._done.set_result(bytes(self._body))
-        else:
-            self._fail(message)
-
-    def failed(self, failure: Failure) -> None:
-        self._fail(f"it answered {failure.status}" if failure.status else failure.message)
-
-    def _fail(self, message: str) -> None:
-        if not self._done.done():
-            self._done.set_exception(ConnectFailed(message))
+_MODELS = Question(b"/v1/models", "its model list", MAX_MODEL_LIST_BYTES, Expect.JSON, b"application/json")
 
 
 class Prober:
@@ -95,13 +35,29 @@ class Prober:
         self.upstream = upstream
         self._settings = settings
         self._looks = 0
+        self._was_up = upstream.is_up
 
     async def run(self) -> None:
         """Probe until cancelled. An engine that is not there is no error: it is asked again."""
+        if not self._settings.load_probe_s or not metrics_path(self.upstream):
+            await self._repeat()
+            return
+        async with asyncio.TaskGroup() as group:  # apart, so that slow metrics keep nobody waiting
+            group.create_task(self._repeat())
+            group.create_task(LoadProbe(self.upstream, self._settings).run())
+
+    async def _repeat(self) -> None:
         while True:
             await self.probe()
             self.upstream.purge_nowait()
-            await asyncio.sleep(self._settings.probe_s if self._looks > EAGER_LOOKS else EAGER_S)
+            await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Until the next look: sooner than usual where a rest will be over, since only a probe ends it."""
+        if self._looks <= EAGER_LOOKS:
+            return EAGER_S
+        rest_s = self.upstream.breaker.rest_left_s(self.upstream.now())
+        return min(rest_s, self._settings.probe_s) if rest_s else self._settings.probe_s
 
     async def probe(self) -> bool:
         """Ask once; update the upstream's facts; True if it is up."""
@@ -118,10 +74,19 @@ class Prober:
             upstream.is_up, upstream.problem = True, ""
             if not upstream.engine.models:
                 upstream.models = read_models(body)
+        self._was_up = self._was_up or upstream.is_up
+        if self._was_up:  # one that was never there has not failed anybody
+            self._tell_breaker()
         self._looks = EAGER_LOOKS + 1 if upstream.is_up else self._looks + 1
         if upstream.is_up != was_up or self._looks == EAGER_LOOKS:
             self._tell()
         return upstream.is_up
+
+    def _tell_breaker(self) -> None:
+        upstream = self.upstream
+        if upstream.breaker.note_probe(upstream.now(), upstream.is_up):
+            fields = {"engine": upstream.name, "why": upstream.breaker.why}
+            log.warning("breaker_opened", extra={"fields": fields})
 
     def _tell(self) -> None:
         """Log how it is now. One that was never there is told once the eager looks are over: it may never be up, and who
@@ -136,22 +101,7 @@ class Prober:
         log.log(logging.INFO if upstream.is_up else logging.WARNING, "engine_state", extra={"fields": fields})
 
     async def _get_models(self) -> bytes:
-        upstream = self.upstream
-        headers = [(b"host", upstream.host_header), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        if upstream.engine.api_key:
-            headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
-        request = encode_request_head(b"GET", upstream.base_path.encode() + b"/v1/models", headers)
-        # A connection of its own: a pooled one that the engine has just closed would make a healthy engine look down.
-        connection = await upstream.wait_connection()
-        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        collector = _Collector(done)
-        limits = (MAX_MODEL_LIST_BYTES, MAX_MODEL_LIST_BYTES)
-        exchange = Exchange(collector, ChatWatch(1, False), collector, Expect.JSON, limits, connection)
-        connection.send(exchange, request)
-        try:
-            return await done
-        finally:
-            exchange.abandon()
+        return await wait_answer(self.upstream, _MODELS)
 
 
 def read_models(body: bytes) -> tuple[str, ...]:
