@@ -178,6 +178,23 @@ def test_a_wrong_fault_is_one_sentence_and_exit_2() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_process_fails_first_then_goes_on_with_what_it_is_given() -> None:
+    process, url = start(
+        "--fault", "status=503,first=1", "--continues", "prefill", "--max-running", "2", "--tokens", "6"
+    )
+    try:
+        said = [{"role": "assistant", "content": answer_text(0, 4)}]
+        answers = [
+            httpx.post(url + "/v1/chat/completions", json={"messages": said}, timeout=TIMEOUT_S) for _ in range(2)
+        ]
+        assert [answer.status_code for answer in answers] == [503, 200]
+        assert answers[1].json()["choices"][0]["message"]["content"] == answer_text(0, 2, start=4)
+        assert len(httpx.get(url + "/slots").json()) == 2
+    finally:
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)
+
+
 def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [sys.executable, "-m", "longwire.sim", "--port", str(taken.getsockname()[1])]
@@ -219,6 +236,38 @@ def test_a_reset_comes_after_all_that_was_written() -> None:
             while True:
                 received += await reader.read(1)
         assert received.count(b"data: ") == 3 and received.endswith(b"\n\n\r\n")
+        writer.close()
+
+    in_loop(scenario)
+
+
+def test_a_half_closed_connection_goes_on_in_the_other_direction() -> None:
+    async def scenario(server: SimServer) -> None:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(request(sim={"fault": "half_close_after=3", "itl_ms": 0}))
+        assert (await reader.read(-1)).count(b"data: ") == 3
+        assert server.open_streams == 1
+        writer.write(b"x")
+        await writer.drain()
+        writer.close()
+        await server.wait_cancelled(1)
+
+    in_loop(scenario)
+
+
+def test_it_refuses_and_comes_back_at_the_same_place() -> None:
+    async def scenario(server: SimServer) -> None:
+        address = server.address
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request(sim={"tokens": 10, "itl_ms": 1}))
+        await server.wait_open(1)
+        server.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        assert (await reader.readuntil(b"0\r\n\r\n")).count(b"data: ") == 13
+        writer.close()
+        assert await server.start() == address
+        _, writer = await asyncio.open_connection(*address)
         writer.close()
 
     in_loop(scenario)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from longwire.sim.connection import Connection
-from longwire.sim.reply import Ending
+from longwire.sim.reply import Ending, Order
 from longwire.sim.server import SimServer
 from longwire.wire.chunked import ChunkedDecoder
 from longwire.wire.http1 import RequestReader, ResponseHead, parse_response_head
@@ -37,6 +37,7 @@ class Played:
     waited_s: float = 0.0
     ending: Ending | None = None
     pauses: list[float] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
 
     @property
     def raw(self) -> bytes:
@@ -93,9 +94,11 @@ def play(server: SimServer, request: bytes, most_steps: int = MAX_STEPS) -> Play
         elif isinstance(step, float):
             played.pauses.append(step)
             played.waited_s += max(0.0, step)
-        else:
+        elif isinstance(step, Ending):
             played.ending = step
             break
+        else:
+            played.orders.append(step)
     return played
 
 
@@ -106,6 +109,7 @@ class FakeTransport:
         self.writes: list[bytes] = []
         self.closed = False
         self.aborted = False
+        self.half_closed = False
         self.room: int | None = None
         self.protocol: Connection | None = None
 
@@ -129,6 +133,9 @@ class FakeTransport:
 
     def get_extra_info(self, _: str) -> None:
         return None
+
+    def write_eof(self) -> None:
+        self.half_closed = True
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0

@@ -128,16 +128,6 @@ def test_tools_without_a_choice_are_not_called(server: SimServer) -> None:
     assert ask(server, stream=True, tools=[TOOL], tool_choice="none").text == answer_text(3, 5)
 
 
-def test_a_partial_assistant_message_is_continued(server: SimServer) -> None:
-    whole = answer_text(3, 5)
-    for cut in range(1, len(whole) + 1):
-        partial = [*HELLO, {"role": "assistant", "content": whole[:cut]}]
-        assert ask(server, stream=True, messages=partial).text == whole[cut:]
-        assert ask(server, messages=partial).json["choices"][0]["message"]["content"] == whole[cut:]
-    partial = [*HELLO, {"role": "assistant", "content": whole[:9]}]
-    assert ask(server, stream=True, messages=partial, continue_final_message=False).text == whole
-
-
 def test_the_requests_seed_beats_the_settings_and_the_override_beats_both(server: SimServer) -> None:
     assert ask(server, stream=True, seed=8).text == answer_text(8, 5)
     assert ask(server, stream=True, seed=8, sim={"seed": 9}).text == answer_text(9, 5)

@@ -17,6 +17,8 @@ from .terminal import Command, print_table
 EXAMPLES = """
 longwire sim --port 8001 --tokens 200 --itl-ms 20
 longwire sim --fault reset-after=10 --seed 7      # names: longwire sim --list-faults
+longwire sim --fault status=503,first=3           # fails three times, is well then
+longwire sim --max-running 4 --kv-blocks 64       # its metrics show a load
 """
 
 

@@ -21,7 +21,10 @@ def main() -> int:
         if field.default is MISSING:
             parser.add_argument(flag, action="append", default=[], help=field.metadata["help"])
         else:
-            parser.add_argument(flag, type=type(field.default), default=field.default, help=field.metadata["help"])
+            choices = field.metadata["choices"] or None
+            parser.add_argument(
+                flag, type=type(field.default), default=field.default, choices=choices, help=field.metadata["help"]
+            )
     parser.add_argument("--list-faults", action="store_true", help="List the faults, and stop.")
     parser.add_argument("--until-eof", action="store_true", help="End when standard input does.")
     flags = vars(parser.parse_args())

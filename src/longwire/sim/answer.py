@@ -10,6 +10,7 @@ event by itself. Some hold CJK, emoji (also joined ones), quotes and line ends, 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 
 WORDS = (
@@ -23,6 +24,10 @@ WORDS = (
 REASONING_SEED = 1_000_003
 """Added to the seed for the reasoning, so that it differs from the answer."""
 MAX_REASONING_TOKENS = 16
+ID_SALT = 0x1D5
+"""Mixed into the seed for token ids, so that they have nothing to do with the choice of words."""
+VOCABULARY = 1 << 17
+"""Token ids lie below; about as many as today's models have."""
 
 CACHED_SEEDS = 64
 """Seeds whose tokens are kept ready. A load test has one, a test that tells its streams apart a few."""
@@ -46,6 +51,28 @@ def token_text(seed: int, index: int) -> str:
 def answer_text(seed: int, tokens: int, start: int = 0) -> str:
     """The whole answer of ``tokens`` tokens, from token ``start`` on."""
     return "".join(token_text(seed, index) for index in range(start, start + tokens))
+
+
+def token_id(seed: int, index: int) -> int:
+    """The id of token ``index``: any number that seed and index determine does, for nobody here has a vocabulary."""
+    return mix(seed ^ ID_SALT, index) % VOCABULARY
+
+
+def token_ids(seed: int, tokens: int, start: int = 0) -> list[int]:
+    """The ids of ``tokens`` tokens, from token ``start`` on."""
+    return [token_id(seed, index) for index in range(start, start + tokens)]
+
+
+def expected_text(seed: int, tokens: int, stop: str | Sequence[str] = ()) -> str:
+    """The whole answer up to the first stop string in it: what a client must have read, however it came about."""
+    text = answer_text(seed, tokens)
+    stops = (stop,) if isinstance(stop, str) else stop
+    return text[: min((at for each in stops if (at := text.find(each)) >= 0), default=len(text))]
+
+
+def expected_reasoning(seed: int, tokens: int) -> str:
+    """What is thought before an answer of ``tokens`` tokens, where reasoning is asked for."""
+    return answer_text(seed + REASONING_SEED, min(tokens, MAX_REASONING_TOKENS))
 
 
 def encode_json(value: object) -> bytes:
@@ -88,7 +115,7 @@ def token_table(seed: int) -> TokenTable:
 def position_after(seed: int, prefix: str) -> tuple[int, str]:
     """Where an answer goes on that was cut after ``prefix``: the next whole token, and the missing rest of a cut one.
 
-    A prefix that is not this seed's answer starts a new one, as an engine without prefill would.
+    A prefix that is not this seed's answer starts a new one: there is nothing else that an answer known beforehand could do.
     """
     index = 0
     at = 0

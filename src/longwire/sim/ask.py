@@ -16,8 +16,10 @@ from typing import Any
 
 from longwire.words.settings import SimSettings
 
-from .answer import MAX_REASONING_TOKENS, count_tokens, position_after
+from .answer import MAX_REASONING_TOKENS, REASONING_SEED, VOCABULARY, count_tokens, mix, token_ids, token_text
+from .continuation import MODES, NOTHING, Begins, Begun, chat_begun
 from .reply import refusal
+from .stops import MAX_SEARCHED_TOKENS, Told, read_stops, tell
 
 MAX_CHOICES = 128
 """OpenAI's own limit of ``n``."""
@@ -52,14 +54,25 @@ class Ask:
     start: int = 0
     """First token: more than 0 where a cut answer is continued."""
     lead: str = ""
-    """The missing rest of the token in which the continued answer was cut."""
+    """The missing rest of the token in which the continued answer was cut; it is neither billed nor limited."""
     finish: str = "stop"
     choices: int = 1
     itl_s: float = 0.0
     ttft_s: float = 0.0
     jitter: float = 0.0
     prompt_tokens: int = 0
+    begun: Begun = NOTHING
+    """How far the answer had come before."""
     reasoning_tokens: int = 0
+    reasoning_start: int = 0
+    reasoning_lead: str = ""
+    stops: tuple[str, ...] = ()
+    told: tuple[Told, ...] = ()
+    """How each choice ends, where there are stop strings."""
+    holds_back: bool = True
+    """What may be the beginning of a stop string is not sent before that is decided."""
+    token_ids: bool = False
+    """Each content event brings the ids of its tokens, and the first one those of the prompt."""
     stamp: bool = False
     """Each content event carries ``sim_ns``, the monotonic clock's nanoseconds at its making."""
     include_usage: bool = False
@@ -72,7 +85,16 @@ class Ask:
     @property
     def billed_tokens(self) -> int:
         """Everything that is generated."""
-        return (self.tokens + self.reasoning_tokens) * self.choices
+        content = sum(told.tokens for told in self.told) if self.told else self.tokens * self.choices
+        return content + self.reasoning_tokens * self.choices
+
+    def stopped_by(self, choice: int = 0) -> str | None:
+        """The stop string that ends a choice."""
+        return self.told[choice].stop if self.told else None
+
+    def finish_of(self, choice: int = 0) -> str:
+        """Why a choice ends."""
+        return "stop" if self.stopped_by(choice) is not None else self.finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +107,7 @@ class Overrides:
     jitter: float
     seed: int
     stamp: bool
+    continues: str
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -112,6 +135,7 @@ def read_overrides(body: Mapping[str, Any], settings: SimSettings) -> Overrides:
         jitter=_number(sim, "jitter", settings.jitter),
         seed=int(_number(sim, "seed", _number(body, "seed", settings.seed, LEAST_SEED), LEAST_SEED)),
         stamp=sim.get("stamp") is True,
+        continues=_mode(sim, settings.continues),
     )
 
 
@@ -123,14 +147,21 @@ def named_faults(body: Mapping[str, Any]) -> list[str]:
     return list(map(str, fault)) if isinstance(fault, list) else [str(fault)]
 
 
-def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created: int) -> Ask:
-    """The generation that a body asks for."""
+def read_ask(
+    body: Mapping[str, Any], settings: SimSettings, *, id: str, created: int, begins: Begins = chat_begun
+) -> Ask:
+    """The generation that a body asks for. ``begins`` knows how its API brings along what is said already."""
     over = read_overrides(body, settings)
     limit = _token_limit(body)
-    start, lead = position_after(over.seed, _partial_answer(body))
-    left = max(0, over.tokens - start)
-    tokens = left if limit is None else min(left, limit)
+    thinks = min(int(over.tokens), MAX_REASONING_TOKENS) if body.get("reasoning") is True else 0
+    begun = begins(body, over.seed, thinks, over.continues)
+    left = max(0, over.tokens - begun.start)
+    thoughts_left = max(0, thinks - begun.reasoning_start)
+    # The limit is for what this request generates, reasoning first.
+    reasoning_tokens = thoughts_left if limit is None else min(thoughts_left, limit)
+    tokens = left if limit is None else min(left, limit - reasoning_tokens)
     options = _object(body, "stream_options")
+    choices, stops = _choices(body), read_stops(body)
     return Ask(
         body=body,
         id=id,
@@ -139,21 +170,62 @@ def read_ask(body: Mapping[str, Any], settings: SimSettings, *, id: str, created
         stream=body.get("stream") is True,
         seed=over.seed,
         tokens=tokens,
-        start=start,
-        lead=lead,
-        finish="stop" if tokens == left else "length",
-        choices=_choices(body),
+        start=begun.start,
+        lead=begun.lead,
+        finish="stop" if (tokens, reasoning_tokens) == (left, thoughts_left) else "length",
+        choices=choices,
         itl_s=over.itl_ms / 1000,
         ttft_s=over.ttft_ms / 1000,
         jitter=over.jitter,
-        prompt_tokens=count_tokens(prompt_text(body)),
-        reasoning_tokens=min(tokens, MAX_REASONING_TOKENS) if body.get("reasoning") is True else 0,
+        prompt_tokens=count_prompt(body) - begun.words + begun.tokens,
+        begun=begun,
+        reasoning_tokens=reasoning_tokens,
+        reasoning_start=begun.reasoning_start,
+        reasoning_lead=begun.reasoning_lead,
+        stops=stops,
+        told=_tell(over.seed, begun.lead, range(begun.start, begun.start + tokens), choices, stops),
+        token_ids=body.get("return_token_ids") is True,
         stamp=over.stamp,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
         tools=_functions_to_call(body),
         echo={name: value for name, value in body.items() if name not in KNOWN_FIELDS},
     )
+
+
+def _tell(seed: int, lead: str, tokens: range, choices: int, stops: tuple[str, ...]) -> tuple[Told, ...]:
+    """How each choice ends; nothing where there are no stop strings, or too many tokens to look through."""
+    if not stops or len(tokens) * choices > MAX_SEARCHED_TOKENS:
+        return ()
+    return tuple(tell(lead, (token_text(seed + choice, index) for index in tokens), stops) for choice in range(choices))
+
+
+def count_prompt(body: Mapping[str, Any]) -> int:
+    """A prompt's tokens: its words, or its ids where it is a list of them."""
+    return len(_given_ids(body)) + count_tokens(prompt_text(body))
+
+
+def prompt_ids(ask: Ask) -> list[int]:
+    """A prompt's token ids: as they were given, or made of its words and of the answer's beginning that it holds."""
+    if given := _given_ids(ask.body):
+        return given
+    begun = ask.begun
+    words = prompt_text(ask.body).split()
+    ids = [word_id(word) for word in words[: len(words) - begun.words]]
+    thought = token_ids(ask.seed + REASONING_SEED, begun.reasoning_start)
+    return ids + thought + token_ids(ask.seed, begun.start)
+
+
+def word_id(word: str) -> int:
+    """The id of a prompt's word; the same for the same word."""
+    return mix(0, sum(word.encode())) % VOCABULARY
+
+
+def _given_ids(body: Mapping[str, Any]) -> list[int]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    return [id for id in prompt if isinstance(id, int)] if isinstance(prompt, list) else []
 
 
 def prompt_text(body: Mapping[str, Any]) -> str:
@@ -207,13 +279,11 @@ def _choices(body: Mapping[str, Any]) -> int:
     return choices
 
 
-def _partial_answer(body: Mapping[str, Any]) -> str:
-    """The text of an assistant message at the end, which is to be continued (llama.cpp does so unasked, vLLM when asked)."""
-    messages = body.get("messages")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    if not isinstance(last, dict) or last.get("role") != "assistant" or not isinstance(last.get("content"), str):
-        return ""
-    return str(last["content"]) if body.get("continue_final_message", True) is True else ""
+def _mode(sim: Mapping[str, Any], default: str) -> str:
+    mode = sim.get("continues", default)
+    if mode not in MODES:
+        raise refusal(400, f"continues must be one of {', '.join(MODES)}.", "continues")
+    return str(mode)
 
 
 def _functions_to_call(body: Mapping[str, Any]) -> tuple[str, ...]:

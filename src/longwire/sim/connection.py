@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from longwire.wire.http1 import CONTINUE, Http1Error, RequestHead, RequestReader
 
-from .reply import Ending, Reply, Steps, refusal
+from .reply import Ending, Preempt, Queue, Reply, Step, Steps, refusal
 from .wheel import Wheel
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -41,6 +41,12 @@ class Office(Protocol):
 
     def ended(self, reply: Reply, *, cancelled: bool) -> None:
         """A reply is over: complete (or cut by a fault), or the client left first."""
+
+    def park(self, reply: Reply, connection: Connection) -> bool:
+        """Let a reply wait for its place; False: it has one already."""
+
+    def preempt(self, pause_s: float) -> None:
+        """All answers pause."""
 
 
 class Connection(asyncio.Protocol):
@@ -165,9 +171,28 @@ class Connection(asyncio.Protocol):
                 if step:
                     self._wheel.call_soon(self)
                     return
-            else:
-                self._finish(cast("Ending", step))
+            elif self._obey(step):
                 return
+
+    def _obey(self, step: Step) -> bool:
+        """An order or the end; whether the reply has to wait, or is over."""
+        if isinstance(step, Preempt):
+            self._office.preempt(step.pause_s)
+            return False
+        if isinstance(step, Queue):
+            assert self._reply is not None
+            return self._office.park(self._reply, self)
+        self._finish(cast("Ending", step))
+        return True
+
+    def let_in(self) -> None:
+        """The reply that waited has its place: its time begins now."""
+        self._due = self._wheel.now()
+        self._wheel.call_soon(self)
+
+    def delay(self, pause_s: float) -> None:
+        """Whatever was due is due so much later."""
+        self._due += pause_s
 
     def _is_paused(self) -> bool:
         return self._paused
@@ -175,6 +200,10 @@ class Connection(asyncio.Protocol):
     def _finish(self, ending: Ending) -> None:
         """The reply is over, but for what the kernel still has to take."""
         if ending is Ending.STALL:
+            return
+        if ending is Ending.HALF_CLOSE:
+            if self._transport is not None:
+                self._transport.write_eof()
             return
         self._end(cancelled=False)
         if ending is Ending.DONE:

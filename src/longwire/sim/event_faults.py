@@ -1,68 +1,30 @@
-"""Faults in what is said: the ask, the events, where they end, how they are written and cut.
+"""Faults in what is said: the events, where they end, how they are written and cut.
 
 What lives here: one small function per fault, entered into the table under its own name.
-What must not: framing and the wire (wire_faults.py).
+What must not: what is asked (ask_faults.py), framing and the wire (wire_faults.py).
 """
 
 from __future__ import annotations
 
 import random
+import re
 import zlib
-from dataclasses import replace
 
 from longwire.wire.sse import encode_comment, encode_event
 
 from .answer import encode_json
-from .ask import Ask
-from .fault import Stage, asks, items, replies, writes
-from .reply import Ending, Event, InsteadError, Items, Kind, Reply, refusal
+from .fault import Stage, items, replies, writes
+from .reply import TURN, Ending, Event, Items, Kind, Preempt, Reply
 
-HTML = b"<!DOCTYPE html>\n<html><head><title>A proxy's page</title></head><body><h1>It works!</h1></body></html>\n"
+NO_UTF8 = b"\xff\xc3\x28\xed\xa0\x80"
+"""A byte that never occurs, one that misses its second, and half a surrogate pair as three bytes."""
+ROCKET = ("\N{ROCKET}".encode(), rb"\ud83d", rb"\ude80")
+"""A code point of four bytes, and the two halves that JSON's escapes make of it."""
 ENDLESS_PIECE = b"x" * 65_536
 MIXED_ENDS = (b"\n", b"\r\n", b"\r", b"\r\n")
 """CR is never followed by LF alone: the two would be one line end where two are meant."""
 GARBAGE = random.Random(7).randbytes(512)
 """No HTTP, no UTF-8, and the same each time."""
-
-
-# What is asked.
-
-
-@asks("the first token comes after MS milliseconds, the head at once", default=None)
-def slow_first_token(ask: Ask, arg: int) -> Ask:
-    return replace(ask, ttft_s=arg / 1000)
-
-
-@asks("an error of status CODE with an OpenAI body instead of an answer", default=None, low=400)
-def status(_: Ask, arg: int) -> Ask:
-    raise refusal(arg, f"The stand-in was asked to answer {arg}.", code=f"sim_{arg}")
-
-
-@asks("an HTML page, as a proxy in front would send it (=CODE for a status other than 200)", default=200, low=200)
-def html(_: Ask, arg: int) -> Ask:
-    raise InsteadError(arg, HTML, b"text/html; charset=utf-8")
-
-
-@asks("400 where stream_options are sent, as engines do that do not know them")
-def refuse_stream_options(ask: Ask, _: int) -> Ask:
-    if "stream_options" in ask.body:
-        raise refusal(400, "Unrecognized request argument supplied: stream_options", "stream_options")
-    return ask
-
-
-@asks("usage in the finish frame, whose choices are not empty, instead of a frame of its own")
-def usage_in_choices(ask: Ask, _: int) -> Ask:
-    return replace(ask, usage_in_choices=True)
-
-
-@asks("usage in every content frame")
-def continuous_usage(ask: Ask, _: int) -> Ask:
-    return replace(ask, continuous_usage=True)
-
-
-@asks("no usage, though it was asked for")
-def no_usage(ask: Ask, _: int) -> Ask:
-    return replace(ask, include_usage=False, continuous_usage=False)
 
 
 # Which events there are.
@@ -143,10 +105,53 @@ def big_event(events: Items, arg: int) -> Items:
 
 def _padded(size: int) -> bytes:
     """A content event of exactly ``size`` bytes."""
+    return _saying(b"x" * (size - len(_saying(b""))))
+
+
+def _saying(inner: bytes) -> bytes:
+    """A content event whose text is ``inner``, whatever it is."""
     delta = {"index": 0, "delta": {"content": ""}, "finish_reason": None}
     frame = encode_event(encode_json({"object": "chat.completion.chunk", "choices": [delta]}))
     head, content, tail = frame.partition(b'"content":"')
-    return head + content + b"x" * (size - len(frame)) + tail
+    return head + content + inner + tail
+
+
+def _after_first_content(events: Items, *more: Event | Preempt) -> Items:
+    """``more`` once, behind the first content event."""
+    for item in events:
+        yield item
+        if isinstance(item, Event) and item.kind is Kind.CONTENT:
+            yield from more
+            break
+    yield from events
+
+
+@items(Stage.EVENTS, "an extra event whose text is no UTF-8, after the first content event")
+def invalid_utf8(events: Items, _: int) -> Items:
+    return _after_first_content(events, Event(Kind.CONTENT, _saying(NO_UTF8)))
+
+
+@items(Stage.EVENTS, "an extra event with half a surrogate pair (escaped), after the first content event")
+def lone_surrogate(events: Items, _: int) -> Items:
+    return _after_first_content(events, Event(Kind.CONTENT, _saying(ROCKET[1])))
+
+
+@items(Stage.EVENTS, "a surrogate pair (escaped) in two extra events, a half in each, after the first content event")
+def split_surrogates(events: Items, _: int) -> Items:
+    return _after_first_content(events, *(Event(Kind.CONTENT, _saying(half)) for half in ROCKET[1:]))
+
+
+@items(Stage.EVENTS, "one code point's bytes in two extra events, after the first content event")
+def torn_code_point(events: Items, _: int) -> Items:
+    halves = ROCKET[0][:2], ROCKET[0][2:]
+    return _after_first_content(events, *(Event(Kind.CONTENT, _saying(half)) for half in halves))
+
+
+@items(
+    Stage.EVENTS, "after the first token all answers of the server pause for MS milliseconds (preemption)", default=5000
+)
+def preempt(events: Items, arg: int) -> Items:
+    return _after_first_content(events, Preempt(arg / 1000))
 
 
 @items(Stage.EVENTS, "after the first event one that never ends, as fast as it is read")
@@ -206,6 +211,53 @@ def reset_after(events: Items, arg: int) -> Items:
 @items(Stage.END, "the connection is closed (FIN) after N events, without a terminator", default=None)
 def close_after(events: Items, arg: int) -> Items:
     return _cut(events, arg, Ending.CLOSE)
+
+
+@items(Stage.END, "only the sending side is closed (FIN) after N events; the connection stays", default=None)
+def half_close_after(events: Items, arg: int) -> Items:
+    return _cut(events, arg, Ending.HALF_CLOSE)
+
+
+def _cut_inside(events: Items, count: int, end: Ending) -> Items:
+    """Let ``count`` events pass and half of the next, then end so."""
+    for item in events:
+        if isinstance(item, Event) and item.kind is not Kind.COMMENT:
+            if not count:
+                yield Event(item.kind, item.block[: len(item.block) // 2])
+                break
+            count -= 1
+        yield item
+    yield end
+
+
+@items(Stage.END, "silence for ever in the middle of the event after N events", default=None)
+def stall_inside(events: Items, arg: int) -> Items:
+    return _cut_inside(events, arg, Ending.STALL)
+
+
+@items(Stage.END, "the connection is reset (RST) in the middle of the event after N events", default=None)
+def reset_inside(events: Items, arg: int) -> Items:
+    return _cut_inside(events, arg, Ending.RESET)
+
+
+@items(Stage.END, "the connection is closed (FIN) in the middle of the event after N events", default=None)
+def close_inside(events: Items, arg: int) -> Items:
+    return _cut_inside(events, arg, Ending.CLOSE)
+
+
+@items(Stage.END, "silence for ever where the last event (the end marker) should come")
+def stall_last(events: Items, _: int) -> Items:
+    for item in events:
+        if isinstance(item, Event) and item.kind in (Kind.DONE, Kind.BODY):
+            break
+        yield item
+    yield Ending.STALL
+
+
+@items(Stage.END, "after the end marker neither the body's terminator nor a close; the connection stays open")
+def stay_open(events: Items, _: int) -> Items:
+    yield from events
+    yield Ending.STALL
 
 
 @items(Stage.END, "random bytes after N events, where the next HTTP chunk should be; then closed", default=None)
@@ -273,6 +325,19 @@ def split_chunks(events: Items, arg: int) -> Items:
             continue
         for at in range(0, len(item.block), arg):
             yield Event(item.kind, item.block[at : at + arg])
+
+
+@items(Stage.PIECES, "each event cut in the middle of its first character that is not ASCII, in two HTTP chunks")
+def split_code_points(events: Items, _: int) -> Items:
+    for item in events:
+        wide = re.search(rb"[\x80-\xff]", item.block) if isinstance(item, Event) else None
+        if wide is None or not isinstance(item, Event):
+            yield item
+            continue
+        yield Event(item.kind, item.block[: wide.end()])
+        # Without a turn of the loop in between, the peer would read both at once.
+        yield TURN
+        yield Event(item.kind, item.block[wide.end() :])
 
 
 @replies(Stage.PIECES, "the body in gzip (flushed after each event), though identity was asked for")

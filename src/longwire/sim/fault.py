@@ -4,8 +4,8 @@ What lives here: the stages, one entry's type, and the decorators that put small
 What must not: the faults themselves (event_faults.py, wire_faults.py).
 
 A fault takes hold of a reply at one stage. Stages are gone through in order, so that faults can be combined and mean the same
-whichever was named first: what is asked, which events there are, where they end, how they are written, how they are cut
-into pieces, what frames them, and what happens to the bytes on the wire.
+whichever was named first: whether they befall this request at all, what is asked, which events there are, where they end, how
+they are written, how they are cut into pieces, what frames them, and what happens to the bytes on the wire.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from .reply import Event, Items, Kind, Reply, Steps
 class Stage(IntEnum):
     """When a fault takes hold."""
 
+    WHEN = -1
+    """No fault by itself: which of a server's requests the others befall."""
     ASK = 0
     EVENTS = 1
     END = 2
@@ -34,6 +36,8 @@ ToAsk = Callable[[Ask, int], Ask]
 """A fault of the first stage changes what is asked, or raises the answer to give instead."""
 ToReply = Callable[[Reply, int], None]
 """Any other changes the reply."""
+Holds = Callable[[int, int], bool]
+"""A condition, of how many requests there were before and of its argument."""
 ToItems = Callable[[Items, int], Items]
 ToBlock = Callable[[bytes, int, int], bytes]
 ToSteps = Callable[[Steps, int], Steps]
@@ -52,6 +56,7 @@ class Fault:
     stage: Stage
     to_ask: ToAsk | None = None
     to_reply: ToReply | None = None
+    holds: Holds | None = None
     default: int | None = None
     """The argument where none is given; None: it must be."""
     low: int = 0
@@ -75,6 +80,17 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
+
+
+def when(help: str, low: int = 1) -> Callable[[Holds], Holds]:
+    """A condition for the faults beside it."""
+
+    def enter(holds: Holds) -> Holds:
+        name = holds.__name__
+        FAULTS[name] = Fault(name, help, Stage.WHEN, holds=holds, low=low)
+        return holds
+
+    return enter
 
 
 def asks(help: str, default: int | None = 0, low: int = 0) -> Callable[[ToAsk], ToAsk]:

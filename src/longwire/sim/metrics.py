@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 BLOCK_TOKENS = 16
-KV_BLOCKS = 65_536
-"""A KV cache of a million tokens, as an 80 GB card has for a small model."""
+"""Tokens in one block of the KV cache; vLLM's default."""
 
 
 class _Metric(NamedTuple):
@@ -24,19 +23,17 @@ class _Metric(NamedTuple):
 
 
 _METRICS = (
-    _Metric("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", "open_streams"),
-    _Metric("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", ""),
-    _Metric("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions.", ""),
+    _Metric("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", "running"),
+    _Metric("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", "waiting"),
+    _Metric("vllm:num_preemptions_total", "counter", "Cumulative number of preemptions.", "preemptions"),
     _Metric("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", "prompt_tokens"),
-    _Metric(
-        "vllm:generation_tokens_total", "counter", "Number of generation tokens of ended requests.", "answer_tokens"
-    ),
+    _Metric("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", "generated_tokens"),
     _Metric("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", "prompt_tokens"),
     _Metric("vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", ""),
 )
 
 
-def render_metrics(model: str, counters: Mapping[str, int]) -> bytes:
+def render_metrics(model: str, kv_blocks: int, counters: Mapping[str, int]) -> bytes:
     """All of them in the text format."""
     label = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     labels = f'{{engine="0",model_name="{label}"}}'
@@ -44,9 +41,9 @@ def render_metrics(model: str, counters: Mapping[str, int]) -> bytes:
     for metric in _METRICS:
         value = counters[metric.counter] if metric.counter else 0
         lines += _lines(metric.name, metric.kind, metric.help, labels, float(value))
-    used = min(1.0, counters["held_tokens"] / (BLOCK_TOKENS * KV_BLOCKS))
+    used = min(1.0, counters["held_tokens"] / (BLOCK_TOKENS * kv_blocks))
     lines += _lines("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", labels, used)
-    cache = f'{{block_size="{BLOCK_TOKENS}",engine="0",num_gpu_blocks="{KV_BLOCKS}"}}'
+    cache = f'{{block_size="{BLOCK_TOKENS}",engine="0",num_gpu_blocks="{kv_blocks}"}}'
     lines += _lines("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", cache, 1.0)
     for reason, name in (("stop", "answered"), ("abort", "cancelled")):
         labelled = f'{{engine="0",finished_reason="{reason}",model_name="{label}"}}'

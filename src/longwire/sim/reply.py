@@ -44,6 +44,8 @@ class Ending(Enum):
     """RST, once everything is sent."""
     STALL = "stall"
     """Nothing more, ever; the connection stays open."""
+    HALF_CLOSE = "half_close"
+    """FIN, once everything is sent, and the other direction stays open until the client closes it."""
 
 
 class Event(NamedTuple):
@@ -53,10 +55,22 @@ class Event(NamedTuple):
     block: bytes
 
 
-Item = Event | bytes | float | Ending
-"""A step before framing: an event, raw bytes that no framing touches, a pause in seconds, or the end."""
-Step = bytes | float | Ending
-"""A step after framing: bytes for one write, a pause in seconds, or the end."""
+class Queue(NamedTuple):
+    """The order to wait until there is a place in the batch."""
+
+
+class Preempt(NamedTuple):
+    """The order to let all answers of the server pause."""
+
+    pause_s: float
+
+
+Order = Queue | Preempt
+"""What a reply has done by the server; rare, and no framing touches it."""
+Item = Event | bytes | float | Order | Ending
+"""A step before framing: an event, raw bytes that no framing touches, a pause in seconds, an order, or the end."""
+Step = bytes | float | Order | Ending
+"""A step after framing: bytes for one write, a pause in seconds, an order, or the end."""
 TURN = -1.0
 """The pause that ends with the loop's next turn; one of 0 is none at all."""
 Items = Iterator[Item]
@@ -74,9 +88,9 @@ JSON = b"application/json"
 # Framings: from items to steps, head first.
 
 
-def chunked(reply: Reply, encode: Callable[[bytes], bytes] = encode_chunk) -> Steps:
+def chunked(reply: Reply, encode: Callable[[bytes], bytes] = encode_chunk, coding: bytes = b"chunked") -> Steps:
     """Each event in its own HTTP chunk."""
-    yield reply.encode_head((b"transfer-encoding", b"chunked"))
+    yield reply.encode_head((b"transfer-encoding", coding))
     for item in reply.items:
         if type(item) is Event:
             yield encode(item.block)
@@ -101,9 +115,11 @@ def sized(reply: Reply, lie_bytes: int = 0) -> Steps:
             length += UNSENT_BYTES
             break
     # What is waited for before the body's first byte is waited for before the head, as servers of whole answers do.
-    while items and isinstance(items[0], float):
-        yield items.pop(0)  # type: ignore[misc]  # mypy does not narrow an element
-    yield reply.encode_head((b"content-length", b"%d" % length))
+    while items and isinstance(items[0], (float, Queue)):
+        item = items.pop(0)
+        yield item  # type: ignore[misc]  # mypy does not narrow an element
+        reply.pauses_over += type(item) is float
+    yield reply.encode_head((b"content-length", b"%d" % max(0, length)))
     yield from _unframed(iter(items))
     yield Ending.CLOSE if lie_bytes else reply.last
 
@@ -116,6 +132,14 @@ def until_close(reply: Reply) -> Steps:
     yield Ending.CLOSE
 
 
+def unchunked(reply: Reply) -> Steps:
+    """Said to be chunked, and is not."""
+    reply.keeps_alive = False
+    yield reply.encode_head((b"transfer-encoding", b"chunked"))
+    yield from _unframed(reply.items)
+    yield Ending.CLOSE
+
+
 def _unframed(items: Items) -> Steps:
     for item in items:
         yield item.block if isinstance(item, Event) else item
@@ -123,7 +147,11 @@ def _unframed(items: Items) -> Steps:
             return
 
 
-@dataclass(slots=True)
+def _none_generated(_: Reply) -> int:
+    return 0
+
+
+@dataclass(slots=True, eq=False)
 class Reply:
     """A response that can still be changed."""
 
@@ -139,6 +167,10 @@ class Reply:
     """It is an engine's work, and counted while it lasts."""
     prompt_tokens: int = 0
     answer_tokens: int = 0
+    progress: Callable[[Reply], int] = _none_generated
+    """How many of them there are so far. It is given the reply, and does not hold it: that would be a cycle."""
+    pauses_over: int = 0
+    """Pauses before the head that have passed: from them the progress of a whole answer is known."""
     dies_idle: bool = False
     """Afterwards the connection is kept, and closed when the next request comes."""
 
@@ -148,6 +180,10 @@ class Reply:
         for wrap in self.around:
             wire = wrap(wire)
         return wire
+
+    def generated(self) -> int:
+        """How many of the answer's tokens there are so far."""
+        return self.progress(self)
 
     def encode_head(self, *framing: tuple[bytes, bytes]) -> bytes:
         """The response head; ``framing`` are the fields that say where the body ends."""
@@ -170,10 +206,11 @@ class InsteadError(Exception):
         self.status = status
         self.body = body
         self.content_type = content_type
+        self.headers: Headers = []
 
     def reply(self) -> Reply:
         """The answer."""
-        return Reply(iter([Event(Kind.BODY, self.body)]), self.status, self.content_type)
+        return Reply(iter([Event(Kind.BODY, self.body)]), self.status, self.content_type, list(self.headers))
 
 
 def refusal(status: int, message: str, param: str | None = None, code: str | None = None) -> InsteadError:

@@ -10,21 +10,30 @@ import base64
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 from longwire.words.settings import SimSettings
 
 from .answer import encode_json, mix
-from .ask import Ask, prompt_text
+from .ask import Ask, prompt_text, word_id
 from .chat import chat_events, completion_events, whole_chat, whole_completion
+from .continuation import Begins, chat_begun, message_begun, nothing_begun, prompt_begun
 from .fault import FaultError
-from .metrics import PROMETHEUS, render_metrics
+from .metrics import BLOCK_TOKENS, PROMETHEUS, render_metrics
 from .reply import EVENT_STREAM, Event, Items, Kind, Reply, chunked, refusal
+from .template import Pace
 from .typed import message_events, response_events, whole_message, whole_response
 
 MAX_MODEL_LEN = 131_072
 EMBEDDING_FLOATS = 8
 MAX_EMBEDDING_FLOATS = 4096
+WORK_PAUSES = 16
+"""Pauses that a whole answer's work is divided into: so fine is its progress seen from outside."""
+MAX_PREEMPTION_MS = 3_600_000
+"""An hour; longer is no preemption."""
+LEAST_SLOTS = 4
+"""Slots that /slots shows of an engine without a limit; llama.cpp's own default."""
 
 
 class Engine(Protocol):
@@ -37,6 +46,12 @@ class Engine(Protocol):
 
     def fail_next(self, *faults: str) -> None:
         """Faults for one of the next generations."""
+
+    def preempt(self, pause_s: float) -> None:
+        """All answers under way pause."""
+
+    def slots(self) -> list[tuple[int, int, int]]:
+        """Of each answer that runs: the prompt's tokens, those generated, those still to come."""
 
     def seen_requests(self) -> list[dict[str, object]]:
         """What arrived lately."""
@@ -51,6 +66,8 @@ class Route(NamedTuple):
     generates: bool = False
     """The settings' faults befall it."""
     reads_json: bool = True
+    begins: Begins = nothing_begun
+    """How a request says that it goes on with an answer."""
 
 
 def json_reply(value: object) -> Reply:
@@ -61,21 +78,38 @@ def json_reply(value: object) -> Reply:
 # Generations.
 
 
-def generation(id_prefix: str, stream: Callable[[Ask], Items], whole: Callable[[Ask], Mapping[str, Any]]) -> Route:
+def generation(
+    id_prefix: str, stream: Callable[[Ask, Pace], Items], whole: Callable[[Ask], Mapping[str, Any]], begins: Begins
+) -> Route:
     """A route that generates: a stream, or a whole answer after the time that it takes."""
 
     def after_work(ask: Ask) -> Items:
-        yield ask.ttft_s + ask.tokens * ask.itl_s
+        yield ask.ttft_s
+        work_s = ask.tokens * ask.itl_s
+        if work_s:
+            yield from repeat(work_s / WORK_PAUSES, WORK_PAUSES)
         yield Event(Kind.BODY, encode_json({**whole(ask), "sim_echo": dict(ask.echo)}))
 
     def respond(ask: Ask, _: Engine) -> Reply:
-        reply = Reply(stream(ask), content_type=EVENT_STREAM, framing=chunked) if ask.stream else Reply(after_work(ask))
+        billed = ask.billed_tokens
+        if ask.stream:
+            pace = Pace(ask)
+            reply = Reply(stream(ask, pace), content_type=EVENT_STREAM, framing=chunked)
+            reply.progress = lambda _: min(billed, pace.taken * ask.choices)
+        else:
+            reply = Reply(after_work(ask))
+            reply.progress = _worked
         reply.generates = True
         reply.prompt_tokens = ask.prompt_tokens
-        reply.answer_tokens = ask.billed_tokens
+        reply.answer_tokens = billed
         return reply
 
-    return Route("POST", respond, id_prefix, generates=True)
+    return Route("POST", respond, id_prefix, generates=True, begins=begins)
+
+
+def _worked(reply: Reply) -> int:
+    """The tokens of a whole answer that there are so far: the first pause is the prompt's."""
+    return reply.answer_tokens * min(WORK_PAUSES, max(0, reply.pauses_over - 1)) // WORK_PAUSES
 
 
 # About the engine.
@@ -94,8 +128,27 @@ def health(_: Ask, engine: Engine) -> Reply:
 
 def metrics(_: Ask, engine: Engine) -> Reply:
     """What Prometheus asks for."""
-    text = render_metrics(engine.settings.model, engine.statistics())
+    text = render_metrics(engine.settings.model, engine.settings.kv_blocks, engine.statistics())
     return Reply(iter([Event(Kind.BODY, text)]), content_type=PROMETHEUS)
+
+
+def slots(_: Ask, engine: Engine) -> Reply:
+    """llama.cpp's view of the load: what each slot does, without the prompts."""
+    running = engine.slots()
+    count = engine.settings.max_running or max(LEAST_SLOTS, len(running))
+    size = engine.settings.kv_blocks * BLOCK_TOKENS // count
+    shown: list[dict[str, Any]] = [
+        {"id": id, "n_ctx": size, "speculative": False, "is_processing": id < len(running)} for id in range(count)
+    ]
+    for slot, (prompt_tokens, generated, left) in zip(shown, running, strict=False):
+        slot |= {
+            "id_task": slot["id"],
+            "n_prompt_tokens": prompt_tokens + generated,
+            "n_prompt_tokens_processed": prompt_tokens,
+            "n_prompt_tokens_cache": 0,
+            "next_token": [{"has_next_token": True, "has_new_line": False, "n_remain": left, "n_decoded": generated}],
+        }
+    return json_reply(shown)
 
 
 # Other APIs.
@@ -142,7 +195,7 @@ def rerank(ask: Ask, _: Engine) -> Reply:
 
 def tokenize(ask: Ask, _: Engine) -> Reply:
     """A token is a word, its id a hash of it."""
-    ids = [mix(0, sum(word.encode())) for word in prompt_text(ask.body).split()]
+    ids = [word_id(word) for word in prompt_text(ask.body).split()]
     return json_reply({"count": len(ids), "max_model_len": MAX_MODEL_LEN, "tokens": ids})
 
 
@@ -167,16 +220,25 @@ def fail_next(ask: Ask, engine: Engine) -> Reply:
     return json_reply({"queued": len(wanted)})
 
 
+def preempt(ask: Ask, engine: Engine) -> Reply:
+    """POST {"ms": 500}: all answers pause for so long."""
+    pause_ms = ask.body.get("ms")
+    if isinstance(pause_ms, bool) or not isinstance(pause_ms, (int, float)) or not 0 <= pause_ms <= MAX_PREEMPTION_MS:
+        raise refusal(400, f"ms must be a number of 0 to {MAX_PREEMPTION_MS}.", "ms")
+    engine.preempt(pause_ms / 1000)
+    return json_reply({"preempted_ms": pause_ms})
+
+
 def seen(_: Ask, engine: Engine) -> Reply:
     """GET: the latest requests as they arrived."""
     return Reply(iter([Event(Kind.BODY, json.dumps({"data": engine.seen_requests()}).encode())]))
 
 
 ROUTES: dict[str, Route] = {
-    "/v1/chat/completions": generation("chatcmpl", chat_events, whole_chat),
-    "/v1/completions": generation("cmpl", completion_events, whole_completion),
-    "/v1/responses": generation("resp", response_events, whole_response),
-    "/v1/messages": generation("msg", message_events, whole_message),
+    "/v1/chat/completions": generation("chatcmpl", chat_events, whole_chat, chat_begun),
+    "/v1/completions": generation("cmpl", completion_events, whole_completion, prompt_begun),
+    "/v1/responses": generation("resp", response_events, whole_response, nothing_begun),
+    "/v1/messages": generation("msg", message_events, whole_message, message_begun),
     "/v1/models": Route("GET", models),
     "/v1/embeddings": Route("POST", embeddings),
     "/v1/rerank": Route("POST", rerank, "rerank"),
@@ -184,6 +246,8 @@ ROUTES: dict[str, Route] = {
     "/tokenize": Route("POST", tokenize),
     "/health": Route("GET", health),
     "/metrics": Route("GET", metrics),
+    "/slots": Route("GET", slots),
     "/sim/next": Route("POST", fail_next),
+    "/sim/preempt": Route("POST", preempt),
     "/sim/requests": Route("GET", seen),
 }

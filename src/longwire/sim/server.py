@@ -16,8 +16,9 @@ from longwire.words.clock import Clock, LoopClock
 from longwire.words.settings import SimSettings
 
 from .ask import named_faults, parse_body, read_ask
+from .batch import Batch
 from .connection import Connection
-from .faults import Chosen, FaultError, change_ask, change_reply, choose
+from .faults import Chosen, FaultError, Turns, change_ask, change_reply, choose
 from .reply import InsteadError, Reply, chunked, refusal, until_close
 from .routes import ROUTES, Route
 from .wheel import Wheel
@@ -64,6 +65,9 @@ class SimServer:
     def __init__(self, settings: SimSettings | None = None, *, clock: Clock | None = None) -> None:
         self.settings = settings or SimSettings(port=0)
         self._faults = choose(self.settings.fault)
+        self._turns = Turns()
+        self._batch = Batch(self.settings.max_running)
+        self._paused_until = 0.0
         self._asks = 0
         self.requests: deque[Seen] = deque(maxlen=MAX_SEEN_REQUESTS)
         self.connections_accepted = 0
@@ -73,7 +77,6 @@ class SimServer:
         self.cancelled = 0
         self.prompt_tokens = 0
         self.answer_tokens = 0
-        self.held_tokens = 0
         self.address = ("", 0)
         self._clock = clock
         self._wheel: Wheel | None = None
@@ -100,15 +103,21 @@ class SimServer:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def start(self) -> tuple[str, int]:
-        """Listen, and say where."""
+        """Listen, and say where; after ``refuse`` at the same place again."""
         loop = asyncio.get_running_loop()
-        settings = self.settings
+        host, port = self.settings.host, self.address[1] or self.settings.port
         self._server = await loop.create_server(
-            lambda: Connection(self), settings.host, settings.port, backlog=BACKLOG, reuse_address=True
+            lambda: Connection(self), host, port, backlog=BACKLOG, reuse_address=True
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = (host, port)
         return self.address
+
+    def refuse(self) -> None:
+        """Refuse connections until ``start`` is called again; those that there are go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     async def close(self) -> None:
         """Stop listening and cut every connection."""
@@ -128,6 +137,21 @@ class SimServer:
     def fail_next(self, *faults: str) -> None:
         """Give the next generation these faults together; called again, the one after it."""
         self._next_faults.append(choose(faults))
+
+    def preempt(self, pause_s: float) -> None:
+        """Let all answers under way pause, as an engine does that has run out of memory for them."""
+        self._batch.preempt()
+        self._paused_until = max(self._paused_until, self.wheel.now() + pause_s)
+        self.wheel.shift(pause_s)
+        for connection in self.open_connections:
+            connection.delay(pause_s)
+
+    def slots(self) -> list[tuple[int, int, int]]:
+        """Of each answer that runs: the prompt's tokens, those generated, those still to come."""
+        return [
+            (reply.prompt_tokens, done := reply.generated(), reply.answer_tokens - done)
+            for reply in self._batch.running
+        ]
 
     def seen_requests(self) -> list[dict[str, object]]:
         """The remembered requests as JSON shows them."""
@@ -155,6 +179,8 @@ class SimServer:
 
     def statistics(self) -> dict[str, int]:
         """All counters."""
+        batch = self._batch
+        running = 0 if self._paused_until and self.wheel.now() < self._paused_until else len(batch.running)
         return {
             "connections_accepted": self.connections_accepted,
             "open_connections": len(self.open_connections),
@@ -163,7 +189,11 @@ class SimServer:
             "cancelled": self.cancelled,
             "prompt_tokens": self.prompt_tokens,
             "answer_tokens": self.answer_tokens,
-            "held_tokens": self.held_tokens,
+            "held_tokens": batch.held_tokens,
+            "running": running,
+            "waiting": self.open_streams - running,
+            "preemptions": batch.preemptions,
+            "generated_tokens": batch.generated_tokens,
         }
 
     # For connections.
@@ -184,13 +214,17 @@ class SimServer:
         if not reply.generates:
             return
         self.open_streams -= 1
-        self.held_tokens -= reply.prompt_tokens + reply.answer_tokens
+        self._batch.leave(reply)
         if cancelled:
             self.cancelled += 1
         else:
             self.answered += 1
             self.answer_tokens += reply.answer_tokens
         self._changed()
+
+    def park(self, reply: Reply, connection: Connection) -> bool:
+        """An answer waits for its place; False: it has one already."""
+        return self._batch.park(reply, connection)
 
     def answer(self, head: RequestHead, body: bytes) -> Reply:
         """The reply to a request, faults and all."""
@@ -199,13 +233,15 @@ class SimServer:
         try:
             route = _find_route(head)
             parsed = parse_body(body) if route.method == "POST" and route.reads_json else {}
-            chosen = self._faults_of(route, head, parsed)
+            chosen = self._turns.befalling(self._faults_of(route, head, parsed))
             self._asks += 1
             id = f"{route.id_prefix}-{self._asks:08x}"
-            ask = change_ask(read_ask(parsed, self.settings, id=id, created=CREATED), chosen)
+            ask = change_ask(read_ask(parsed, self.settings, id=id, created=CREATED, begins=route.begins), chosen)
             reply = route.respond(ask, self)
         except InsteadError as instead:
             reply = instead.reply()
+        if reply.generates:
+            self._batch.enter(reply)
         change_reply(reply, chosen)
         if head.method == "HEAD":
             reply.items = iter(())
@@ -214,7 +250,6 @@ class SimServer:
         if reply.generates:
             self.open_streams += 1
             self.prompt_tokens += reply.prompt_tokens
-            self.held_tokens += reply.prompt_tokens + reply.answer_tokens
         self._changed()
         return reply
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import count, repeat
+from itertools import repeat
+from math import ceil
+from operator import length_hint
 from typing import Any
 
 from longwire.wire.sse import encode_event
@@ -24,6 +26,11 @@ MARK = "\ue000"
 """Stands for the text; a character of the private use area, which no frame holds otherwise."""
 STAMP = "\ue001"
 """Stands for the time of making."""
+
+FINEST_S = 0.001
+"""The wheel's resolution: tokens that come faster come in groups, at the same pace on the whole."""
+MAX_STEPS = 1 << 62
+"""More tokens than any answer has; iterators that know their end say how far it is."""
 
 _QUOTED_STAMP = encode_json(STAMP)
 
@@ -45,9 +52,28 @@ class Template:
         return Event(Kind.CONTENT, block)
 
 
-def pauses(ask: Ask) -> Iterator[float]:
-    """What passes after each token: always the same, or varied by the seed."""
-    if not ask.jitter:
-        return repeat(ask.itl_s)
-    spread = (1 + ask.jitter * (mix(ask.seed ^ 0x5A5A5A5A, index) / 0x80000000 - 1) for index in count())
-    return (ask.itl_s * share for share in spread)
+class Pace:
+    """What passes after each token: always the same, or varied by the seed.
+
+    It also tells how many tokens there have been, without a count of its own: the iterator that is advanced with each knows.
+    """
+
+    __slots__ = ("_meter", "pauses")
+
+    def __init__(self, ask: Ask) -> None:
+        self._meter: Iterator[object]
+        if ask.jitter:
+            self._meter = steps = iter(range(MAX_STEPS))
+            spread = (1 + ask.jitter * (mix(ask.seed ^ 0x5A5A5A5A, step) / 0x80000000 - 1) for step in steps)
+            self.pauses: Iterator[float] = (ask.itl_s * share for share in spread)
+        elif 0 < ask.itl_s < FINEST_S:
+            self._meter = steps = iter(range(1, MAX_STEPS + 1))
+            group = ceil(FINEST_S / ask.itl_s)
+            self.pauses = (0.0 if step % group else ask.itl_s * group for step in steps)
+        else:
+            self._meter = self.pauses = repeat(ask.itl_s, MAX_STEPS)
+
+    @property
+    def taken(self) -> int:
+        """How many pauses have been asked for."""
+        return MAX_STEPS - length_hint(self._meter)

@@ -61,6 +61,17 @@ class Wheel:
         """Wake ``sleeper`` in the loop's next turn, after others had theirs."""
         self._clock.call_later(0, sleeper.wake)
 
+    def shift(self, pause_s: float) -> None:
+        """Wake everyone so much later."""
+        late = round(pause_s * TICKS_PER_S)
+        # In place: a turn of the wheel may be under way, and holds the list.
+        self._ticks[:] = [tick + late for tick in self._ticks]
+        shifted = {tick + late: slot for tick, slot in self._slots.items()}
+        self._slots.clear()
+        self._slots.update(shifted)
+        if self._armed is not None and self._ticks:
+            self._arm(self._ticks[0])
+
     def close(self) -> None:
         """Forget everyone."""
         if self._timer is not None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from .event_faults import GARBAGE
 from .fault import Stage, replies, steps
-from .reply import JSON, TURN, Ending, Reply, Steps, chunked, sized, until_close
+from .reply import JSON, TURN, Ending, Reply, Steps, chunked, sized, unchunked, until_close
 
 HINTS = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n"
 SMUGGLED = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{"sim":"smuggled"}'
@@ -28,6 +28,27 @@ def content_length(reply: Reply, _: int) -> None:
 @replies(Stage.FRAMING, "a Content-Length that is BYTES more than the body, then closed", default=100, low=1)
 def wrong_length(reply: Reply, arg: int) -> None:
     reply.framing = partial(sized, lie_bytes=arg)
+
+
+@replies(Stage.FRAMING, "a Content-Length that is BYTES less than the body, then closed", default=100, low=1)
+def short_length(reply: Reply, arg: int) -> None:
+    reply.framing = partial(sized, lie_bytes=-arg)
+
+
+@replies(Stage.FRAMING, "Content-Length and chunked at once")
+def both_lengths(reply: Reply, _: int) -> None:
+    reply.framing = chunked
+    reply.headers.append((b"content-length", b"10"))
+
+
+@replies(Stage.FRAMING, "a Transfer-Encoding that nobody knows before chunked")
+def odd_transfer_encoding(reply: Reply, _: int) -> None:
+    reply.framing = partial(chunked, coding=b"x-sim, chunked")
+
+
+@replies(Stage.FRAMING, "Transfer-Encoding: chunked over a body that is not, then closed")
+def not_chunked(reply: Reply, _: int) -> None:
+    reply.framing = unchunked
 
 
 @replies(Stage.FRAMING, "an HTTP/1.0 response that ends with the connection")
@@ -70,6 +91,16 @@ def hang(_: Steps, __: int) -> Steps:
     yield Ending.STALL
 
 
+@steps("the connection is reset (RST) when the request has arrived, without an answer")
+def reset(_: Steps, __: int) -> Steps:
+    yield Ending.RESET
+
+
+@steps("the connection is closed (FIN) when the request has arrived, without an answer")
+def close(_: Steps, __: int) -> Steps:
+    yield Ending.CLOSE
+
+
 @steps("random bytes instead of HTTP, then closed")
 def garbage(_: Steps, __: int) -> Steps:
     yield GARBAGE
@@ -89,6 +120,19 @@ def half_head(wire: Steps, _: int) -> Steps:
 @steps("the response's head comes after MS milliseconds", default=1000)
 def slow_headers(wire: Steps, arg: int) -> Steps:
     yield arg / 1000
+    yield from wire
+
+
+@steps("the response's head comes byte by byte, MS milliseconds after each (default: one a second)", default=1000)
+def slow_head(wire: Steps, arg: int) -> Steps:
+    for step in wire:
+        if not isinstance(step, bytes):
+            yield step
+            continue
+        for at in range(len(step)):
+            yield step[at : at + 1]
+            yield arg / 1000
+        break
     yield from wire
 
 

@@ -331,4 +331,16 @@ class SimSettings:
     jitter: float = setting(0.0, "Share by which each pause varies (0.2: by a fifth, seeded).", low=0, high=1)
     seed: int = setting(0, "Seed of jitter and of the answer's text.", low=0, high=2**31)
     model: str = setting("sim", "Model name that is listed.")
+    continues: str = setting(
+        "final_message",
+        "How it goes on with a cut answer: never; final_message: with continue_final_message and without "
+        "add_generation_prompt, as vLLM; prefill: with any assistant message at the end, as llama.cpp.",
+        choices=("never", "final_message", "prefill"),
+    )
+    max_running: int = setting(
+        0, "Answers that run at once; the others wait for their first token. 0: all run.", low=0, high=100_000
+    )
+    kv_blocks: int = setting(
+        65_536, "Blocks of 16 tokens in the KV cache that its metrics speak of.", low=1, high=2**31
+    )
     fault: list[str] = setting([], "Faults by name, as NAME or NAME=ARG; see `longwire sim --list-faults`.")
