@@ -1,7 +1,8 @@
 """``longwire check``: is this machine, and what stands around the gateway, fit for many long streams?
 
 What lives here: the command and the checks of the machine.
-What must not: checks over HTTP (reachability.py), and anything that changes the machine.
+What must not: checks over HTTP (reachability.py), what an engine can do (examination.py),
+and anything that changes the machine.
 
 Each check is a function from what it looks at to one :class:`Finding`, so that tests can show it any machine.
 """
@@ -9,10 +10,10 @@ Each check is a function from what it looks at to one :class:`Finding`, so that 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 
@@ -23,11 +24,12 @@ from longwire.words.settings import GIB, MIB, EngineSettings, Settings
 
 from .configuration import configured, load_configuration, local_is_installed
 from .finding import FAIL, OK, WARN, Finding
-from .terminal import Command, print_table
+from .terminal import Command, print_json, print_table
 
 EXAMPLES = """
 longwire check                                     # this machine and the engines of longwire.toml
-longwire check --engine http://127.0.0.1:8000
+longwire check --engine http://127.0.0.1:8000      # ... and what this engine can do: asks it about 40 short answers
+longwire check --engine https://llm.example.com --model m1 --api-key-env LLM_KEY
 LONGWIRE_API_KEY=... longwire check --url https://llm.example.com    # does a proxy on the way buffer?
 """
 
@@ -45,16 +47,47 @@ LOCAL_ENGINE_BYTES = 300 * MIB
 @click.option(
     "--url", metavar="URL", help="A gateway's public address: find out whether a proxy on the way buffers streams."
 )
+@click.option("--model", metavar="NAME", help="With --engine: the model to ask.  [default: the first that it lists]")
+@click.option("--api-key-env", metavar="NAME", help="With --engine: the variable that holds its key.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: str | None, url: str | None, as_json: bool, **flags: object) -> int:
-    """Check this machine, the engines, and whether a proxy in front buffers."""
+def command(
+    file: str | None, url: str | None, model: str | None, api_key_env: str | None, as_json: bool, **flags: object
+) -> int:
+    """Check this machine, the engines, and whether a proxy in front buffers; with --engine, what that engine can do."""
     settings = load_configuration(file, flags).settings
+    is_named = bool(flags.get("engines"))
+    if not is_named and (model or api_key_env):
+        raise click.UsageError("--model and --api-key-env belong to an engine: name it with --engine URL.")
+    if api_key_env:
+        settings = with_key(settings, api_key_env)
     findings = [*check_machine(settings), *check_around(settings, url)]
+    if not is_named:
+        show(findings, as_json)
+        return 1 if any(finding.state == FAIL for finding in findings) else 0
+    from .examination import examine, show_examined
+
+    if not as_json:
+        show(findings, as_json)
+    examined = examine(settings.engines, model or "")
+    show_examined(findings, examined, as_json)
+    answering = {f"engine {engine.name}" for engine, judgement in examined if judgement.answers}
+    return 1 if any(finding.state == FAIL and finding.check not in answering for finding in findings) else 0
+
+
+def with_key(settings: Settings, name: str) -> Settings:
+    """The key out of a variable, for the engines of this command line."""
+    key = os.environ.get(name)
+    if not key:
+        raise click.UsageError(f"The variable {name} is not set: export it, or leave --api-key-env out.")
+    return replace(settings, engines=[replace(engine, api_key=key) for engine in settings.engines])
+
+
+def show(findings: Sequence[Finding], as_json: bool) -> None:
+    """The machine and what stands around."""
     if as_json:
-        click.echo(json.dumps([finding._asdict() for finding in findings], indent=2, ensure_ascii=False))
+        print_json([finding._asdict() for finding in findings])
     else:
         print_table(("CHECK", "", "FOUND", "WHAT TO DO"), findings, wrap=("FOUND", "WHAT TO DO"))
-    return 1 if any(finding.state == FAIL for finding in findings) else 0
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:

@@ -170,7 +170,7 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "yes": "green", "no": "yellow", "unknown": "dim"}
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, wrap: Sequence[str] = ()) -> None:
