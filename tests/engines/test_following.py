@@ -294,10 +294,10 @@ async def test_what_runs_on_a_retired_one_goes_on_and_what_is_idle_is_closed() -
         idle, busy = [await upstream.wait_connection() for _ in range(2)]
         idle.release(reusable=True)
         scene.directory.retire(upstream)
-        assert (idle.is_closed, busy.is_closed) == (True, False) and scene.log == ["-gpu"]
+        assert [each.is_closed for each in (idle, busy)] == [True, False] and scene.log == ["-gpu"]
         assert scene.directory.upstreams == [] and scene.directory.retired == [upstream]
         scene.directory.purge_nowait()
-        assert not busy.is_closed and scene.directory.retired == [upstream], "whoever uses it is not cut"
+        assert [upstream.statistics()["busy"], *scene.directory.retired] == [1, upstream], "whoever uses it is not cut"
         busy.release(reusable=True)
         assert busy.is_closed, "nobody will ask for it again"
         scene.directory.purge_nowait()

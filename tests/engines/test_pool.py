@@ -279,7 +279,12 @@ async def test_an_https_engine_is_spoken_to_over_tls(certificate: Path) -> None:
 async def test_an_address_is_spoken_to_under_the_name_in_its_hosts_certificate(certificate: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
-    async with serving(lambda *_: None, ssl=context) as address:
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with serving(answer, ssl=context) as address:
         port = address.rpartition(":")[2]
         for host, is_trusted in (("localhost", True), ("elsewhere.invalid", False)):
             url = f"https://{host}:{port}"
