@@ -172,6 +172,66 @@ async def test_bad_files_are_an_error_before_anything_runs(bad: str, tmp_path: P
     assert asyncio.all_tasks() == before and not house._children
 
 
+# Endpoints that come and go.
+
+
+async def test_an_endpoint_of_a_changed_file_serves_and_one_that_left_ends_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lifecycle, "ENDPOINTS_POLL_S", 0.01)
+    first, second = [await started_sim(tokens=8, itl_ms=5) for _ in range(2)]
+    file = UrlsFile(tmp_path / "urls")
+    file.write(first.url)
+    said = Said(capsys)
+    engine = EngineSettings(name="e", url="http://127.0.0.1:9", urls_file=str(file.path))
+    house = House(Settings(engines=[engine], **SMALL))
+    await house.open()
+    directory = house.directory
+    try:
+        await until(lambda: house.is_ready()[0], "the file's endpoint was probed")
+        client = Client(*await asyncio.open_connection(*said.address("listening on http://")))
+        client.post(chat())
+        await client.head()
+        await client.event()
+        was = next(each for each in directory.upstreams if each.is_up)
+        assert was.name == f"e@{first.url.partition('://')[2]}"
+        file.write(second.url)
+        await until(lambda: was.is_retired, "another is up, and this one gone")
+        assert was.statistics()["busy"], "its answer goes on"
+        assert (await client.rest()).is_marked_done
+        await until(lambda: directory.retired == [], "nothing of it is left")
+        client.post(chat())
+        assert (await client.answer()).is_marked_done
+        assert set(house._probes) == set(directory.upstreams), "one probe for each, and none beside"
+        client.close()
+    finally:
+        await house.close()
+        await first.close()
+        await second.close()
+
+
+async def test_a_successor_knows_what_its_predecessor_did() -> None:
+    engine = EngineSettings(name="e", url="http://engine.invalid:9", resolve_s=60)
+    house = House(Settings(engines=[engine], **SMALL))
+    house.recall({"e@10.0.0.1:9": ("m",), "other": ("n",)})
+    (upstream,) = house.directory.upstreams
+    assert house.is_ready()[0] and house.directory.choose("m") is upstream
+    assert upstream.endpoint.address == "10.0.0.1"
+    house._executor.shutdown(cancel_futures=True)
+
+
+class UrlsFile:
+    """A file of URLs, as an operator edits it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, *urls: str) -> None:
+        beside = self.path.with_suffix(".new")
+        beside.write_text("\n".join(urls))
+        beside.replace(self.path)
+
+
 # The clockwork, called by hand.
 
 

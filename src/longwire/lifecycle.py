@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,6 +24,7 @@ from .admission.tenants import Tenants, home_of
 from .adopt import Adopter
 from .engines.call import CallShell
 from .engines.directory import Directory
+from .engines.following import Following
 from .engines.local import LocalEngine
 from .engines.pool import Upstream
 from .engines.probe import Prober
@@ -71,6 +72,8 @@ LAG_PROBE_S = 0.25
 TRIM_S = 0.5
 """Idle memory goes back at 4 MiB/s at most: a burst that is over within seconds finds it warm again."""
 KEYS_POLL_S = 1.5
+ENDPOINTS_POLL_S = 1.0
+"""Between two looks at engines' files of URLs, and at whether a name is to be looked up."""
 GREETING_POLL_S = 0.1
 FAREWELL_S = 0.1
 """For the last bytes to reach the kernel before connections are cut."""
@@ -100,7 +103,9 @@ class House:
         self.registry = Registry(self.memory, settings, self.clock, self.instruments, self._stream_ended)
         if secret is not None:
             self.registry.use_secret(secret)
-        self.directory = Directory(Upstream(engine, settings, self.clock) for engine in settings.engines)
+        self.followings = [Following(engine, settings, self.clock) for engine in settings.engines]
+        live = [upstream for following in self.followings for upstream in following.live.values()]
+        self.directory = Directory(live, settings)
         self.limiter = Limiter(
             matrix or Matrix.create(len(self.tenants), 1),
             self.memory.place.slot,
@@ -125,13 +130,14 @@ class House:
         self._drained = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._children: list[LocalEngine | SimChild] = []
+        self._probes: dict[Upstream, asyncio.Task[None]] = {}
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether new requests make sense here."""
         if self.gateway.is_draining:
             return False, DRAINING
         if not any(upstream.is_up for upstream in self.directory.upstreams):
-            return False, "; ".join(f"{u.name}: {u.problem}" for u in self.directory.upstreams)
+            return False, self.directory.problems()
         return True, ""
 
     # Opening.
@@ -153,8 +159,7 @@ class House:
             public.close()
             raise
         self.admin = AdminServer(self._admin_app(), private)
-        for upstream in self.directory.upstreams:
-            await self._open_engine(upstream)
+        await self._open_engines()
         await self.listener.start(public, tls)
         await self.admin.start()
         settle_garbage()
@@ -172,8 +177,13 @@ class House:
     async def begin(self) -> None:
         """Start everything but the ports: for a shard, whose listener comes when all is taken over. Raises as :meth:`open`."""
         self.load_keys()
-        for upstream in self.directory.upstreams:
-            await self._open_engine(upstream)
+        await self._open_engines()
+
+    def recall(self, models: Mapping[str, tuple[str, ...]]) -> None:
+        """Know of the upstreams what a process knew that has died: which addresses there are, and what each has."""
+        for following in self.followings:
+            following.recall(models, self.directory)
+        self.directory.recall(models)
 
     def start_clockwork(self) -> None:
         """From now on look after everything that depends on time."""
@@ -182,6 +192,8 @@ class House:
         self._every(TRIM_S, self.arena.trim)
         if self.keys is not None:
             self._every(KEYS_POLL_S, self.keys.poll_nowait)
+        if any(not following.is_static for following in self.followings):
+            self._every(ENDPOINTS_POLL_S, self._follow)
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
 
@@ -239,20 +251,37 @@ class House:
             admin_names=settings.admin_names,
         )
 
+    async def _open_engines(self) -> None:
+        """Begin to probe, start what is ours, and from now on look after whoever comes and goes."""
+        for upstream in self.directory.upstreams:
+            await self._open_engine(upstream)
+        self.directory.on_added, self.directory.on_retired = self._probe, self._stop_probing
+        self._follow()
+
+    def _follow(self) -> None:
+        for following in self.followings:
+            following.tick(self.directory, self._start_task)
+        self.directory.purge_nowait()
+
+    def _probe(self, upstream: Upstream) -> None:
+        self._probes[upstream] = self._start_task(Prober(upstream, self.settings).run())
+
+    def _stop_probing(self, upstream: Upstream) -> None:
+        if upstream in self._probes:
+            self._probes.pop(upstream).cancel()
+
     async def _open_engine(self, upstream: Upstream) -> None:
         if upstream.engine.url not in ("local", "sim"):
-            self._start_task(Prober(upstream, self.settings).run())
+            self._probe(upstream)
             return
-        probe: list[asyncio.Task[None]] = []
 
         def ready(url: str) -> None:
             upstream.set_url(url)
-            probe.append(self._start_task(Prober(upstream, self.settings).run()))
+            self._probe(upstream)
 
         def down() -> None:
             upstream.is_up, upstream.problem = False, "its process has ended"
-            while probe:
-                probe.pop().cancel()
+            self._stop_probing(upstream)
 
         upstream.problem = "it is starting"
         child: LocalEngine | SimChild
@@ -337,8 +366,7 @@ class House:
         await asyncio.gather(*tasks, return_exceptions=True)  # a fault of theirs was logged when it happened
         for child in self._children:
             await child.close()
-        for upstream in self.directory.upstreams:
-            upstream.close()
+        self.directory.close()
         self._executor.shutdown(cancel_futures=True)
 
     def _stream_ended(self, stream: Stream) -> None:

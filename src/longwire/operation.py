@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from .admission.limiter import Limiter
 from .admission.tenants import Tenants
-from .engines.directory import Directory
+from .engines.directory import Directory, problem_of
+from .engines.pool import Upstream
 from .observe.counts import pack_counts
 from .observe.declarations import Look
 from .observe.instruments import Instruments
@@ -192,10 +193,7 @@ class Gauges:
         is_ready, problem = self.is_ready()
         arena = registry.arena.statistics()
         streams = registry.statistics()
-        pools = {
-            upstream.name: PoolSnapshot(up=upstream.is_up, models=upstream.models, **upstream.statistics())
-            for upstream in self.directory.upstreams
-        }
+        pools = {upstream.name: pool_of(upstream) for upstream in self.directory.upstreams}
         uses = {tenant.name: self.limiter.use(tenant) for tenant in self.tenants}
         return Snapshot(
             version=self.version,
@@ -213,6 +211,21 @@ class Gauges:
             tenant_held_tokens={name: use.held_tokens for name, use in uses.items()},
             tenant_reserved_tokens={name: use.reserved_tokens for name, use in uses.items()},
         )
+
+
+def pool_of(upstream: Upstream) -> PoolSnapshot:
+    """What is to be seen of one upstream. Its load is shown however old it is: a scrape knows its own time."""
+    load = upstream.load
+    return PoolSnapshot(
+        up=upstream.is_up,
+        models=upstream.models,
+        in_flight=upstream.in_flight,
+        breaker=int(upstream.breaker.state),
+        kv_used=load.kv_used if load is not None else None,
+        waiting=load.waiting if load is not None else None,
+        problem=problem_of(upstream),
+        **upstream.statistics(),
+    )
 
 
 def write_counts(gauges: Gauges, counts: Table, slot: int) -> None:

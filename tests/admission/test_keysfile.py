@@ -11,6 +11,7 @@ from longwire.admission.keysfile import MAX_FILE_BYTES, KeysFile
 from longwire.admission.tenants import Tenants, hash_key
 from longwire.words.errors import SettingsError, Unauthenticated
 from longwire.words.settings import TenantSettings
+from longwire.words.watchedfile import WatchedFile
 
 
 class Scene:
@@ -63,7 +64,7 @@ def test_a_new_key_comes_in_and_a_removed_one_goes_at_the_next_poll(scene: Scene
 def test_an_unchanged_file_is_not_even_opened(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.write_keys("one")
     scene.settle()
-    monkeypatch.setattr(KeysFile, "_read", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr(WatchedFile, "read", lambda _: pytest.fail("it was read"))
     assert scene.file.poll_nowait() is False
 
 

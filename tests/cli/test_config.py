@@ -69,6 +69,7 @@ def test_the_file_may_be_named_by_a_variable(run: Run, tmp_path: Path) -> None:
         (b"prot = 1", "Unknown setting"),
         (b'keys_file = "absent"', "the file absent cannot be read"),
         (b'[[engines]]\nurl = "https://h"\nca_file = "absent"', "f.toml:3: engines[0].ca_file"),
+        (b'[[engines]]\nurl = "https://h"\nurls_file = "absent"', "f.toml:3: engines[0].urls_file"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_exit_code_2(
@@ -81,6 +82,13 @@ def test_a_file_that_cannot_be_used_is_exit_code_2(
     assert message in result.stderr
     assert result.stderr.startswith("longwire: f.toml")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_bad_line_in_a_file_of_urls_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "urls").write_text("http://a\nnonsense\n")
+    (tmp_path / "f.toml").write_text('[[engines]]\nurl = "https://h"\nurls_file = "urls"\n')
+    result = run("config", "show", "--config", "f.toml")
+    assert result.exit_code == 2 and result.stderr.startswith("longwire: urls:2: Engine 'nonsense' must be URL")
 
 
 def test_a_folder_is_no_settings_file(run: Run, tmp_path: Path) -> None:

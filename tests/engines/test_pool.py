@@ -8,13 +8,15 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.house import CHUNKED, WHOLE, ScriptedEngine, chat, in_chunks, open_house, serving, until
 
+from longwire.engines.endpoints import Endpoint
+from longwire.engines.kinds import KINDS
 from longwire.engines.pool import MAX_DRAIN_PURGES, ConnectFailed, Upstream
 from longwire.engines.transport import UpstreamConnection
 from longwire.words.clock import VirtualClock
@@ -205,6 +207,25 @@ def test_a_url_says_where(url: str, host: str, port: int, base: str, field: byte
     assert (upstream._tls is not None) == url.startswith("https")
 
 
+def test_a_pool_knows_what_its_engine_is() -> None:
+    engine = EngineSettings(name="e", url="http://h", kind="vllm", weight=7)
+    upstream = Upstream(engine, Settings(), VirtualClock())
+    assert (upstream.kind, upstream.weight, upstream.abilities) == ("vllm", 7, KINDS["vllm"])
+    assert Upstream(EngineSettings(url="sim"), Settings(), VirtualClock()).kind == "sim"
+
+
+async def test_no_address_of_an_endpoint_is_told_to_whoever_asked() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        endpoint = Endpoint(f"e@{url[7:]}", url)
+        upstream = Upstream(EngineSettings(name="e", url="http://h"), Settings(), VirtualClock(), endpoint)
+        assert upstream.name == endpoint.name
+        with pytest.raises(ConnectFailed, match="engine e cannot be reached") as caught:
+            await upstream.wait_connection()
+        assert "127.0.0.1" not in str(caught.value)
+
+
 # TLS.
 
 
@@ -253,3 +274,23 @@ async def test_an_https_engine_is_spoken_to_over_tls(certificate: Path) -> None:
             assert (await house.ask(chat(model="tls"))).text == "ab" and said.is_set()
             refused = await house.ask(chat(model="stranger"))
             assert refused.status == 502 and refused.error["code"] == "upstream_unreachable"
+
+
+async def test_an_address_is_spoken_to_under_the_name_in_its_hosts_certificate(certificate: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with serving(answer, ssl=context) as address:
+        port = address.rpartition(":")[2]
+        for host, is_trusted in (("localhost", True), ("elsewhere.invalid", False)):
+            url = f"https://{host}:{port}"
+            engine = EngineSettings(name="e", url=url, ca_file=str(certificate))
+            upstream = Upstream(engine, Settings(), VirtualClock(), Endpoint("e@127.0.0.1", url, "127.0.0.1"))
+            with nullcontext() if is_trusted else pytest.raises(ConnectFailed, match="not trusted"):
+                await upstream.wait_connection()
+            assert upstream.statistics()["busy"] == is_trusted
+            upstream.close()

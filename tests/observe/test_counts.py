@@ -27,7 +27,19 @@ from longwire.words.shards import MAX_COUNTS_BYTES
 
 counts = st.integers(0, 1 << 40)
 names = st.text(max_size=8)
-pools = st.builds(PoolSnapshot, up=st.booleans(), idle=counts, busy=counts, connecting=counts)
+amounts = st.none() | st.floats(0, 1 << 40)
+pools = st.builds(
+    PoolSnapshot,
+    up=st.booleans(),
+    idle=counts,
+    busy=counts,
+    connecting=counts,
+    in_flight=counts,
+    breaker=st.integers(0, 2),
+    kv_used=amounts,
+    waiting=amounts,
+    problem=names,
+)
 snapshots = st.builds(
     Snapshot,
     version=names,
@@ -102,6 +114,11 @@ def test_several_shards_make_their_sum(parts: list[tuple[Instruments, Snapshot]]
         of_both = [one.pools[name] for one in (now_first, now_second) if name in one.pools]
         assert pool.up == any(one.up for one in of_both)
         assert (pool.idle, pool.busy) == (sum(one.idle for one in of_both), sum(one.busy for one in of_both))
+        assert pool.in_flight == sum(one.in_flight for one in of_both)
+        assert pool.breaker == max(one.breaker for one in of_both)
+        for told in ("kv_used", "waiting"):
+            known = [getattr(one, told) for one in of_both if getattr(one, told) is not None]
+            assert getattr(pool, told) == (known[-1] if known else None)
 
 
 def test_nobody_counts_as_nothing() -> None:
@@ -181,11 +198,17 @@ def test_strange_bytes_are_refused(payload: bytes) -> None:
         (("requests",), [["models", float("inf"), 1]]),
         (("streams_ended",), 7),
         (("now", "pools"), {"e": [1, 2]}),
+        (("now", "loads"), {"e": [1, 2]}),
+        (("now", "loads"), {"e": [1, 0, -0.5, None, ""]}),
+        (("now", "loads"), {"e": [1, 0, "much", None, ""]}),
+        (("now", "loads"), {"e": [1, 0, float("nan"), None, ""]}),
+        (("now", "loads"), {"e": [1, 0, True, None, ""]}),
+        (("now", "loads"), {"e": [None, 0, None, None, ""]}),
         (("now",), None),
     ],
 )
 def test_a_row_that_is_wrong_in_one_place_is_refused_as_a_whole(path: tuple[str, ...], value: object) -> None:
-    told = json.loads(pack_counts(Instruments(), Snapshot()))
+    told = json.loads(pack_counts(Instruments(), Snapshot(pools={"e": PoolSnapshot()})))
     place = told
     for name in path[:-1]:
         place = place[name]
@@ -201,6 +224,28 @@ def test_what_another_version_counts_is_left_out_and_what_it_lacks_is_nothing() 
     del told["n"]["events_total"], told["h"]["ttft"]
     counters, _ = unpack_counts(json.dumps(told).encode())
     assert state_of(counters) == state_of(Instruments())
+
+
+def test_rows_of_a_version_without_loads_are_read_and_ours_are_read_there() -> None:
+    pool = PoolSnapshot(up=True, idle=1, busy=2, connecting=3, in_flight=4, breaker=2, kv_used=0.5, problem="5 faults")
+    told = json.loads(pack_counts(Instruments(), Snapshot(pools={"e": pool})))
+    assert told["now"]["pools"] == {"e": [1, 1, 2, 3]}, "four numbers and no more"
+    del told["now"]["loads"]
+    _, now = unpack_counts(json.dumps(told).encode())
+    assert now.pools == {"e": PoolSnapshot(up=True, idle=1, busy=2, connecting=3)}
+
+
+def test_what_a_later_version_adds_to_a_load_is_left_out() -> None:
+    told = json.loads(pack_counts(Instruments(), Snapshot(pools={"e": PoolSnapshot(in_flight=4)})))
+    told["now"]["loads"]["e"].append("from the future")
+    assert unpack_counts(json.dumps(told).encode())[1].pools["e"].in_flight == 4
+
+
+def test_the_problem_of_the_worst_breaker_is_told() -> None:
+    well, ill = PoolSnapshot(problem="slow"), PoolSnapshot(breaker=2, problem="5 faults")
+    for pair in ((well, ill), (ill, well)):
+        parts = [(Instruments(), Snapshot(pools={"e": pool})) for pool in pair]
+        assert merge(parts)[1].pools["e"].problem == "5 faults"
 
 
 def test_adding_leaves_the_other_alone() -> None:

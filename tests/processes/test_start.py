@@ -123,6 +123,7 @@ def test_engines_of_ours_get_a_port_once() -> None:
         ("sim", f"http://127.0.0.1:{ours['sim']}"),
         ("a", "http://h:1"),
     ]
+    assert [engine.kind for engine in placed.engines] == ["sim", ""], "what it is cannot be told from its address"
     again, same = place_engines(settings, ours)
     assert (again, same) == (placed, ours)
     assert 0 < free_port() < 65536

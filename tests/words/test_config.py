@@ -363,6 +363,48 @@ def test_settings_that_contradict_each_other(toml: str, start: str) -> None:
     assert refused(toml).startswith(start)
 
 
+ENGINE = '[[engines]]\nname = "e"\nurl = "http://a:1"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "start"),
+    [
+        (ENGINE + 'urls = ["http://b:2", "nonsense"]', "lw.toml:4: Engine 'nonsense' must be URL"),
+        (ENGINE + 'urls = ["sim"]', "lw.toml:4: Engine 'sim' must be URL"),
+        (ENGINE + 'urls = ["http://b:2", "http://A:1/v1"]', "lw.toml:4: Engine e has the endpoint 'a:1' twice"),
+        ('[[engines]]\nurl = "sim"\nurls = ["http://b"]', "lw.toml:3: urls needs an engine with a URL: sim is"),
+        ('[[engines]]\nurl = "local"\nurls_file = "f"', "lw.toml:3: urls_file needs an engine with a URL"),
+        ('[[engines]]\nurl = "sim"\nresolve_s = 5', "lw.toml:3: resolve_s needs an engine with a URL"),
+        (ENGINE + 'aliases = ["chat"]', "lw.toml:4: An alias must be OFFERED=MODEL, such as"),
+        (ENGINE + 'aliases = ["=m"]', "lw.toml:4: An alias must be OFFERED=MODEL"),
+        (ENGINE + 'aliases = ["chat= m"]', "lw.toml:4: An alias must be OFFERED=MODEL"),
+        (ENGINE + 'aliases = ["m=m"]', "lw.toml:4: The alias 'm=m' is the model's own name"),
+        (ENGINE + 'aliases = ["chat=m", "chat=n"]', "lw.toml:4: Engine e has two models for the alias 'chat'"),
+        (
+            ENGINE + 'models = ["llama-3"]\naliases = ["chat=llama_3"]',
+            "lw.toml:5: The alias 'chat=llama_3' is for a model that is not among the engine's models; did you mean llama-3?",
+        ),
+        ("[[models]]\ntotal_timeout_s = 5", "lw.toml:1: A [[models]] table needs the name of a model"),
+        ('[[models]]\nname = "a*b"', "lw.toml:2: A * stands at the end of a model's name or nowhere: a*b."),
+        ('[[models]]\nname = "a"\n[[models]]\nname = "a"', "lw.toml:4: There are two [[models]] tables for a"),
+        ('[[models]]\nname = "a*"\n[[models]]\nname = "ab"', "lw.toml:4: ab is never reached: a* stands before it"),
+        ('[[models]]\nname = "*"\n[[models]]\nname = "ab*"', "lw.toml:4: ab* is never reached: * stands before it"),
+    ],
+)
+def test_rules_of_engines_and_models_tables(toml: str, start: str) -> None:
+    assert refused(toml).startswith(start)
+
+
+def test_an_engines_other_urls_are_kept_like_its_own() -> None:
+    (engine,) = loaded(ENGINE + 'urls = ["HTTP://B:80/v1/", "https://c"]\naliases = ["chat=a=b"]').engines
+    assert engine.urls == ["http://b", "https://c"] and engine.aliases == ["chat=a=b"]
+
+
+def test_an_engine_has_only_so_many_endpoints() -> None:
+    urls = ", ".join(f'"http://h{index}"' for index in range(256))
+    assert refused(f"{ENGINE}urls = [{urls}]").startswith("lw.toml:4: An engine has at most 256 endpoints")
+
+
 def test_two_engines_of_one_name_on_the_command_line() -> None:
     assert refused(engines=("http://h", "http://h/v1")).startswith("--engine: Two engines are called h")
 

@@ -80,10 +80,19 @@ def _check_files(loaded: Loaded) -> None:
     """Say now, with the line, what would otherwise fail at the first request."""
     settings = loaded.settings
     named = {name: getattr(settings, name) for name in ("tls_cert_file", "tls_key_file", "keys_file")}
-    named |= {f"engines[{index}].ca_file": engine.ca_file for index, engine in enumerate(settings.engines)}
+    for index, engine in enumerate(settings.engines):
+        named |= {f"engines[{index}].{name}": getattr(engine, name) for name in ("ca_file", "urls_file")}
     for path, file in named.items():
         if file and not os.access(file, os.R_OK):
             raise SettingsError(f"{path}: the file {file} cannot be read.", where=loaded.origins.get(path, ""))
+    for engine in settings.engines:
+        if engine.urls_file:
+            from longwire.engines.following import (
+                read_urls_file,
+                urls_file,
+            )  # here: few commands need it, and it takes time
+
+            read_urls_file(urls_file(engine))
 
 
 def with_engine(settings: Settings) -> Settings:

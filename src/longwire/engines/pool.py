@@ -1,7 +1,8 @@
-"""One upstream: its connections, what models it has, and whether it is up.
+"""One upstream: its connections, what models it has and offers, and whether it is up.
 
 What lives here: connecting, keeping idle connections, and the upstream's facts as probes found them.
-What must not: what goes over a connection (exchange.py), choosing between upstreams (directory.py).
+What must not: what goes over a connection (exchange.py), choosing between upstreams (directory.py), which there are
+(endpoints.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from ..words.clock import Clock
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
 from .breaker import Breaker
+from .endpoints import Endpoint, own_endpoint
+from .kinds import KINDS, kind_of
 from .load import Load
 from .transport import UpstreamConnection
 
@@ -28,13 +31,27 @@ class ConnectFailed(Exception):
 class Upstream:
     """One endpoint of one engine. Connections are taken last-in first-out, so that the surplus grows old and is closed."""
 
-    def __init__(self, engine: EngineSettings, settings: Settings, clock: Clock) -> None:
-        self.name = engine.name or urlsplit(engine.url).netloc or engine.url
+    def __init__(
+        self, engine: EngineSettings, settings: Settings, clock: Clock, endpoint: Endpoint | None = None
+    ) -> None:
+        """Without an ``endpoint`` it is that of the engine's ``url``."""
+        self.endpoint = endpoint or own_endpoint(engine)
+        self.name = self.endpoint.name
+        self.public_name = own_endpoint(engine).name
+        """As clients may see it: the name of an endpoint holds an address."""
         self.engine = engine
-        self.models: tuple[str, ...] = tuple(engine.models)
+        self.kind = kind_of(engine)
+        self.abilities = KINDS[self.kind]
+        self.weight = engine.weight
+        self._offers = dict(alias.split("=", 1) for alias in engine.aliases)
+        self.models = tuple(engine.models)
         self.is_up = False
+        self.is_retired = False
+        """It is no endpoint any more: what runs goes on to its end, and no connection is kept."""
         self.problem = "not asked yet"
         self.refuses_stream_options = False
+        self.in_flight = 0
+        """Requests under way, for whoever chooses; whoever starts and ends a call counts."""
         self.breaker = Breaker(settings)
         self.load: Load | None = None
         self.moved_at: float | None = None
@@ -45,11 +62,38 @@ class Upstream:
         self._idle: list[UpstreamConnection] = []
         self._busy: set[UpstreamConnection] = set()
         self.connecting = 0
-        self.set_url(engine.url)
+        self.set_url(self.endpoint.url)
 
     def __repr__(self) -> str:
         state = "up" if self.is_up else f"down: {self.problem}"
         return f"<Upstream {self.name} {state}, {len(self._busy)} busy, {len(self._idle)} idle>"
+
+    # Models.
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What the engine has, by its own names; none: it said nothing of them, and is given any."""
+        return self._models
+
+    @models.setter
+    def models(self, names: tuple[str, ...]) -> None:
+        self._models = names
+        self._known = frozenset(names)
+        aliases = [offered for offered, own in self._offers.items() if own in self._known]
+        self.offered = tuple(dict.fromkeys((*aliases, *names)))
+
+    def serves(self, model: str) -> bool:
+        """Whether requests for this model can go here, as far as is known."""
+        if not model or not self._known:
+            return self.is_up
+        return model in self._known or self._offers.get(model) in self._known
+
+    def own_name(self, model: str) -> str:
+        """The engine's own name of a model that is offered."""
+        own = self._offers.get(model, model)
+        return model if model in self._known and own not in self._known else own
+
+    # Connections.
 
     def set_url(self, text: str) -> None:
         """Where the upstream is. An embedded engine's address is known only once it has started.
@@ -70,7 +114,7 @@ class Upstream:
         except OSError as exc:  # ssl.SSLError is one, too
             detail = exc.strerror or str(exc)
             raise SettingsError(
-                f"ca_file of engine {self.name} cannot be loaded: {detail}.", where=self.engine.ca_file
+                f"ca_file of engine {self.public_name} cannot be loaded: {detail}.", where=self.engine.ca_file
             ) from exc
         context.set_alpn_protocols(["http/1.1"])
         return context
@@ -100,15 +144,15 @@ class Upstream:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self.freed, self.lost),
-                    self.host,
+                    self.endpoint.address or self.host,
                     self.port,
                     ssl=self._tls,
                     server_hostname=self.host if self._tls else None,
                 )
         except TimeoutError as exc:
-            raise ConnectFailed(f"engine {self.name} did not accept a connection in time") from exc
+            raise ConnectFailed(f"engine {self.public_name} did not accept a connection in time") from exc
         except (OSError, ssl.SSLError, UnicodeError) as exc:
-            raise ConnectFailed(f"engine {self.name} cannot be reached: {_words_of(exc)}") from exc
+            raise ConnectFailed(f"engine {self.public_name} cannot be reached: {_words_of(exc)}") from exc
         finally:
             self.connecting -= 1
         self._busy.add(connection)
@@ -131,6 +175,18 @@ class Upstream:
                 connection.close()
         self._idle = [connection for connection in self._idle if not connection.is_closed]
 
+    def retire(self) -> None:
+        """Nothing new is to begin here. What runs is not touched."""
+        self.is_retired = True
+        for connection in list(self._idle):
+            connection.close()
+        self._idle.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is retired and nothing of it runs any more."""
+        return self.is_retired and not (self._busy or self.connecting or self.in_flight)
+
     def close(self) -> None:
         """Close every connection."""
         for connection in [*self._idle, *self._busy]:
@@ -144,7 +200,8 @@ class Upstream:
     def freed(self, connection: UpstreamConnection, reusable: bool) -> None:
         """An exchange has let a connection go."""
         self._busy.discard(connection)
-        if reusable and len(self._idle) < self._settings.max_upstream_idle and self._settings.upstream_keep_alive_s:
+        is_kept = reusable and not self.is_retired and self._settings.upstream_keep_alive_s
+        if is_kept and len(self._idle) < self._settings.max_upstream_idle:
             connection.idle_since = self._clock.now()
             self._idle.append(connection)
         else:

@@ -18,7 +18,7 @@ from ..words.reasons import CloseReason
 from ..words.shards import MAX_COUNTS_BYTES
 from .declarations import OTHERS
 from .instruments import BUCKETS, Histogram, Instruments
-from .snapshot import PoolSnapshot, Snapshot
+from .snapshot import MAX_POOL_PROBLEM_CHARS, PoolSnapshot, Snapshot
 
 MAX_TENANTS_TOLD: Final = 400
 """Tenants with live streams that one row names; a name has 64 characters at most. The others' streams are told in one sum."""
@@ -51,7 +51,7 @@ def pack_counts(instruments: Instruments, snapshot: Snapshot) -> bytes:
     """Both as JSON, of MAX_COUNTS_BYTES at most: where all is too much, gauges by name are left out before any counter is."""
     told = _counters(instruments) | {"now": _gauges(snapshot)}
     payload = _encode(told)
-    for name in ("models", "tenants", "pools"):
+    for name in ("models", "loads", "tenants", "pools"):
         if len(payload) > MAX_COUNTS_BYTES:
             told["now"][name] = {}
             payload = _encode(told)
@@ -86,9 +86,15 @@ def _gauges(snapshot: Snapshot) -> dict[str, Any]:
         "streams": dict(snapshot.streams),
         "used": dict(snapshot.arena_blocks_used),
         "pools": {name: [int(p.up), p.idle, p.busy, p.connecting] for name, p in snapshot.pools.items()},
+        "loads": {name: _load_of(pool) for name, pool in snapshot.pools.items()},
         "models": {name: list(pool.models) for name, pool in snapshot.pools.items() if pool.models},
         "tenants": tenants,
     }
+
+
+def _load_of(pool: PoolSnapshot) -> list[Any]:
+    """Apart from a pool's connections, of which older versions expect four numbers and no more."""
+    return [pool.in_flight, pool.breaker, pool.kv_used, pool.waiting, pool.problem[:MAX_POOL_PROBLEM_CHARS]]
 
 
 # Reading.
@@ -128,6 +134,7 @@ def _read_counters(told: Mapping[str, Any]) -> Instruments:
 
 def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
     models = {name: tuple(map(str, names)) for name, names in told.get("models", {}).items()}
+    loads = told.get("loads", {})
     pools = {
         name: PoolSnapshot(
             up=bool(_count(up)),
@@ -135,6 +142,7 @@ def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
             busy=_count(busy),
             connecting=_count(connecting),
             models=models.get(name, ()),
+            **(_read_load(loads[name]) if name in loads else {}),
         )
         for name, (up, idle, busy, connecting) in told["pools"].items()
     }
@@ -152,6 +160,26 @@ def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
         pools=pools,
         tenant_streams=_counts(told["tenants"]),
     )
+
+
+def _read_load(told: Sequence[Any]) -> dict[str, Any]:
+    in_flight, breaker, kv_used, waiting, problem = told[:5]
+    return {
+        "in_flight": _count(in_flight),
+        "breaker": _count(breaker),
+        "kv_used": _amount(kv_used),
+        "waiting": _amount(waiting),
+        "problem": str(problem)[:MAX_POOL_PROBLEM_CHARS],
+    }
+
+
+def _amount(value: object) -> float | None:
+    """What an engine said of itself, if it did."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_COUNT:
+        raise BadCounts(f"{value!r:.40} is no amount")
+    return float(value)
 
 
 def _count(value: object) -> int:
@@ -258,6 +286,11 @@ def _add_pools(pool: PoolSnapshot | None, more: PoolSnapshot) -> PoolSnapshot:
         busy=pool.busy + more.busy,
         connecting=pool.connecting + more.connecting,
         models=pool.models or more.models,
+        in_flight=pool.in_flight + more.in_flight,
+        breaker=max(pool.breaker, more.breaker),
+        kv_used=pool.kv_used if more.kv_used is None else more.kv_used,
+        waiting=pool.waiting if more.waiting is None else more.waiting,
+        problem=more.problem if more.breaker > pool.breaker else pool.problem or more.problem,
     )
 
 

@@ -3,9 +3,10 @@
 What lives here: name, kind, help, unit and labels of each metric, beside the one line that reads its value.
 What must not: counting (instruments.py), rendering (metrics.py), ids or anything else that a stranger chooses as a label.
 
-Label values are the close reasons, our routes, HTTP statuses, or names that the operator has set (engines, tenants); so
-the number of series has a bound that no request can move. Over 400 lines: the file is one table,
-which grows by one entry per metric.
+Label values are the close reasons, our routes, HTTP statuses, or names that the operator has set (engines, tenants), with the
+addresses of an engine's other endpoints; so the number of series has a bound that no request can move.
+
+Over 400 lines: the file is one table, which grows by one entry per metric.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ def _pool_connections(snapshot: Snapshot) -> Series:
         series[(engine, "busy")] = pool.busy
         series[(engine, "connecting")] = pool.connecting
     return series
+
+
+def _told(amounts: Mapping[str, float | None]) -> Series:
+    """One series for each whose amount is known: what nobody said is not zero."""
+    return {(name,): amount for name, amount in amounts.items() if amount is not None}
 
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -280,6 +286,35 @@ METRICS: Final[tuple[Metric, ...]] = (
         help="Connections to an engine now: idle, busy or connecting.",
         labels=("engine", "state"),
         read=lambda at: _pool_connections(at.now),
+    ),
+    Metric(
+        name="longwire_engine_in_flight",
+        kind="gauge",
+        help="Requests that an engine is answering now.",
+        labels=("engine",),
+        read=lambda at: {(name,): pool.in_flight for name, pool in at.now.pools.items()},
+    ),
+    Metric(
+        name="longwire_engine_breaker",
+        kind="gauge",
+        help="Whether an engine is trusted: 0 closed, 1 half-open (one request may try), 2 open; the worst of any shard.",
+        labels=("engine",),
+        read=lambda at: {(name,): pool.breaker for name, pool in at.now.pools.items()},
+    ),
+    Metric(
+        name="longwire_engine_kv_used_ratio",
+        kind="gauge",
+        unit="ratio",
+        help="Share of an engine's KV cache in use, by its own account; absent where it is not known.",
+        labels=("engine",),
+        read=lambda at: _told({name: pool.kv_used for name, pool in at.now.pools.items()}),
+    ),
+    Metric(
+        name="longwire_engine_waiting",
+        kind="gauge",
+        help="Requests that wait in an engine, of whomever, by its own account; absent where it is not known.",
+        labels=("engine",),
+        read=lambda at: _told({name: pool.waiting for name, pool in at.now.pools.items()}),
     ),
     Metric(
         name="longwire_failovers_total",

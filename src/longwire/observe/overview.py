@@ -16,6 +16,9 @@ from .snapshot import STREAM_STATES
 MAX_TENANTS_SHOWN: Final = 50
 """The busiest: a screen has no room for more."""
 
+BREAKER_STATES: Final = ("closed", "half_open", "open")
+"""By the number that the gauge has."""
+
 TOTALS: Final = (
     "streams_started_total",
     "events_total",
@@ -53,7 +56,18 @@ def overview(look: Look, shards: Sequence[Mapping[str, object]], limits: Mapping
             for name in tenants[:MAX_TENANTS_SHOWN]
         ],
         "engines": [
-            {"name": name, "up": pool.up, "idle": pool.idle, "busy": pool.busy, "connecting": pool.connecting}
+            {
+                "name": name,
+                "up": pool.up,
+                "idle": pool.idle,
+                "busy": pool.busy,
+                "connecting": pool.connecting,
+                "in_flight": pool.in_flight,
+                "breaker": BREAKER_STATES[min(pool.breaker, len(BREAKER_STATES) - 1)],
+                "kv_used": pool.kv_used,
+                "waiting": pool.waiting,
+                "problem": pool.problem,
+            }
             for name, pool in now.pools.items()
         ],
         "arena": {

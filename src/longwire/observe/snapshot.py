@@ -28,9 +28,13 @@ class ShardSnapshot:
     """How long its loop has not been heard of."""
 
 
+MAX_POOL_PROBLEM_CHARS: Final = 200
+"""Of what is wrong with an upstream: the kinds of faults that opened its breaker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
-    """One engine's connections, and whether it answers its probe."""
+    """One upstream: its connections, whether it answers its probe, how much it has to do, and whether it is trusted."""
 
     up: bool = False
     idle: int = 0
@@ -38,6 +42,16 @@ class PoolSnapshot:
     connecting: int = 0
     models: tuple[str, ...] = ()
     """What it said it has: for a successor, that must not refuse what its predecessor would have served."""
+    in_flight: int = 0
+    """Requests under way."""
+    breaker: int = 0
+    """0 closed, 1 half-open, 2 open."""
+    kv_used: float | None = None
+    """Share of its KV cache, by its own account; None where it is not known."""
+    waiting: float | None = None
+    """Requests that wait there, by its own account."""
+    problem: str = ""
+    """Why it is not up, or not trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +73,7 @@ class Snapshot:
     """How many blocks serve each of ARENA_USES."""
     arena_bytes: int = 0
     pools: Mapping[str, PoolSnapshot] = field(default_factory=dict)
-    """By the engine's name."""
+    """By the upstream's name."""
     tenant_streams: Mapping[str, int] = field(default_factory=dict)
     """Streams that count against the limit of each tenant, by its name: over all shards, as are the two below."""
     tenant_held_tokens: Mapping[str, int] = field(default_factory=dict)

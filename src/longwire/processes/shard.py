@@ -109,7 +109,7 @@ class Shard:
         house = House(self.settings, memory, self.estate.matrix(), self.estate.blob.secret)
         counted = self.estate.counts.read(slot)
         restore_counters(house.instruments, counted)
-        house.directory.recall(read_models(counted))
+        house.recall(read_models(counted))
         await house.begin()
         neighbours = Neighbours(house.listener, self.estate.inbox(slot), self.estate.inboxes)
         neighbours.is_served = lambda other: self.estate.shards.facts(other).pid != 0

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from ..admission.keysfile import KeysFile
 from ..admission.tenants import Tenants
+from ..engines.kinds import kind_of
 from ..groundwork import CannotListen, bind, load_secret, make_secret, make_tls, raise_descriptor_limit, shown
 from ..keeper.keeper import Keeper
 from ..keeper.members import Orders
@@ -134,7 +135,8 @@ def place_engines(settings: Settings, ports: dict[str, int] | None = None) -> tu
         if engine.url in OURS:
             port = ours.get(engine.url) or free_port()
             ours[engine.url] = port
-            engines.append(replace(engine, name=engine.name or engine.url, url=f"http://127.0.0.1:{port}"))
+            kind, name = kind_of(engine), engine.name or engine.url  # neither can be told from the address
+            engines.append(replace(engine, name=name, kind=kind, url=f"http://127.0.0.1:{port}"))
         else:
             engines.append(engine)
     return replace(settings, engines=engines), ours

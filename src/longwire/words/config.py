@@ -19,8 +19,9 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from .engine_specs import finish_engine, nearest, parse_engine_spec, shown
+from .engine_specs import find_bad_engines, finish_engine, nearest, normalise_url, parse_engine_spec, shown
 from .errors import SettingsError
+from .model_specs import find_bad_models
 from .settings import GIB, KIB, MIB, EngineSettings, ModelSettings, Settings, TenantSettings
 from .tenancy import find_bad_homes, find_bad_words
 
@@ -282,6 +283,8 @@ def _read_tables(setting: Declared, raw: object, source: TomlSource, origins: di
             if key not in known:
                 raise _unknown(key, setting.table, where)
             given[key] = read_value(known[key], value, where)
+            if key == "urls":
+                given[key] = [normalise_url(url.strip(), where) for url in given[key]]
             origins[f"{setting.name}[{index}].{key}"] = where
         yield _FINISHERS[setting.table](setting.table(**given), source.locate(setting.name, index))
 
@@ -351,10 +354,17 @@ def _finish_tenant(tenant: TenantSettings, where: str) -> TenantSettings:
     return tenant
 
 
+def _finish_model(model: ModelSettings, where: str) -> ModelSettings:
+    if not model.name:
+        message = "A [[models]] table needs the name of a model, or the beginning of names and a *."
+        raise SettingsError(message, where=where)
+    return model
+
+
 _FINISHERS: Mapping[type, Callable[[Any, str], object]] = {
     EngineSettings: finish_engine,
     TenantSettings: _finish_tenant,
-    ModelSettings: lambda model, _: model,
+    ModelSettings: _finish_model,
 }
 
 
@@ -391,6 +401,16 @@ def _check_names(loaded: Loaded) -> None:
                 raise _refuse(loaded, message, f"{kind}[{index}].name", f"{kind}[{index}].url", kind)
 
 
+def _check_rules(loaded: Loaded) -> None:
+    settings = loaded.settings
+    for index, name, message in find_bad_engines(settings.engines):
+        raise _refuse(loaded, message, f"engines[{index}].{name}", f"engines[{index}].url", "engines")
+    for index, name, message in find_bad_models(settings.models):
+        raise _refuse(loaded, message, f"models[{index}].{name}", "models")
+    for index, name, message in find_bad_homes(settings.tenants, settings.max_streams):
+        raise _refuse(loaded, message, f"tenants[{index}].{name}")
+
+
 def _check_access(loaded: Loaded) -> None:
     """Law 10: nobody opens a gateway to a network by leaving something out."""
     settings = loaded.settings
@@ -406,11 +426,6 @@ def _check_access(loaded: Loaded) -> None:
                 f"Tenant {tenant.name} has no key: add key_hashes (longwire tenants hash --generate) or a keys_file."
             )
             raise _refuse(loaded, message, f"tenants[{index}].name")
-
-
-def _check_homes(loaded: Loaded) -> None:
-    for index, name, message in find_bad_homes(loaded.settings.tenants, loaded.settings.max_streams):
-        raise _refuse(loaded, message, f"tenants[{index}].{name}")
 
 
 def _check_proxies(loaded: Loaded) -> None:
@@ -436,4 +451,4 @@ def _check_sizes(loaded: Loaded) -> None:
         )
 
 
-_CHECKS = (_check_tls, _check_names, _check_access, _check_homes, _check_proxies, _check_sizes)
+_CHECKS = (_check_tls, _check_names, _check_access, _check_rules, _check_proxies, _check_sizes)
