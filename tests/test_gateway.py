@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
@@ -139,8 +140,10 @@ class FakeDirectory:
     def __init__(self, upstream: FakeUpstream) -> None:
         self.upstream = upstream
         self.refuses: LongwireError | None = None
+        self.keys: list[bytes] = []
 
-    def choose(self, model: str, *_: object) -> Upstream:
+    def choose(self, model: str, *_: object, key: bytes = b"") -> Upstream:
+        self.keys.append(key)
         if self.refuses is not None:
             raise self.refuses
         return self.upstream
@@ -229,6 +232,25 @@ def visiting(tenant: Tenant, **fields: Any) -> Visit:
 
 
 # What the engine is asked.
+
+
+def test_an_alias_is_the_clients_word_and_the_engine_is_told_its_own() -> None:
+    with closing(Stage(engine={"aliases": ["m=llama-3-8b"]})) as stage:
+        stream = stage.post()
+        head, _, body = bytes(stage.line.transport.written).partition(b"\r\n\r\n")
+        assert json.loads(body)["model"] == "llama-3-8b" and b"content-length: %d" % len(body) in head
+        assert stream.facts.model == "m"
+
+
+def test_the_turns_of_a_conversation_have_one_key_and_others_have_others() -> None:
+    with closing(Stage()) as stage:
+        first = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+        later = [*first, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "and now?"}]
+        for messages in (first, later, [first[0], {"role": "user", "content": "hi!"}], []):
+            stage.post(asking(messages=messages))
+        stage.post(asking(messages=first), OTHER)
+        one, same, else_, none, others = stage.directory.keys
+        assert one == same and none == b"" and len({one, else_, others}) == 3
 
 
 def test_a_request_goes_to_the_engine_and_its_answer_into_the_stream() -> None:

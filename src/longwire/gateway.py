@@ -20,6 +20,7 @@ from .engines.directory import Directory
 from .engines.exchange import Expect
 from .engines.openai import ChatWatch, RelayWatch, most_usage, usage_of_body, usage_of_event, words_of
 from .engines.pool import Upstream
+from .engines.request import with_model
 from .engines.transport import UpstreamConnection
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
@@ -81,7 +82,7 @@ class Gateway:
             return asked
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
-        upstream = self.directory.choose(ask.model, visit.tenant.may_use)
+        upstream = self.directory.choose(ask.model, visit.tenant.may_use, key=self._conversation(ask, visit))
         facts = self._facts(ask, visit, upstream)
         slot = self.limiter.admit(visit.tenant, facts.context_tokens)
         try:
@@ -107,10 +108,10 @@ class Gateway:
             if stream.link.fd < 0:
                 self.registry.store_row(stream)
         except ArenaFull as exc:
-            stream.end(CloseReason.ARENA_FULL)
+            stream.stop(CloseReason.ARENA_FULL, "")
             raise Overloaded("There is no room for another stream; try again shortly.", retry_after_s=2) from exc
         except BaseException:
-            stream.end(CloseReason.INTERNAL_ERROR)  # nobody reads it yet, so nothing else would ever end it
+            stream.stop(CloseReason.INTERNAL_ERROR, "")  # nobody reads it yet, so nothing else would ever end it
             raise
 
     def _idempotency(self, ask: Ask, visit: Visit) -> tuple[bytes, bytes]:
@@ -123,6 +124,10 @@ class Gateway:
     def hash_key(self, tenant: Tenant, target: bytes, key: bytes) -> bytes:
         """An Idempotency-Key in its scope. The slot that keeps the key follows from it: all shards must hash alike."""
         return self.registry.hash(tenant.name.encode(), target, key)
+
+    def _conversation(self, ask: Ask, visit: Visit) -> bytes:
+        """The same for each turn of a conversation; empty where it has no beginning that could be told."""
+        return self.registry.hash(visit.tenant.name.encode(), ask.beginning) if ask.beginning else b""
 
     def _facts(self, ask: Ask, visit: Visit, upstream: Upstream) -> Facts:
         return Facts(
@@ -151,7 +156,9 @@ class Gateway:
         if upstream.engine.api_key:
             headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
         expect, make_watch = how_to_read(visit.route, ask.wants_stream, ask.choices, ask.hides_usage)
-        return Order(visit.target, headers, ask.body, expect, make_watch, ask.plain_body)
+        own = upstream.own_name(ask.model)
+        plain = with_model(ask.plain_body, ask.model, own) if ask.plain_body is not None else None
+        return Order(visit.target, headers, with_model(ask.body, ask.model, own), expect, make_watch, plain)
 
 
 def how_to_read(route: str, wants_stream: bool, choices: int, hides_usage: bool) -> tuple[Expect, Callable[[], Watch]]:

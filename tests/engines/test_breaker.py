@@ -111,7 +111,7 @@ def test_rests_double_up_to_twelvefold_and_begin_anew_once_closed() -> None:
         now = breaker.rested_at
         breaker.note_probe(now, True)
         breaker.begin_trial(now)
-        assert breaker.note_fault(now, 1, "token_silence")
+        assert breaker.note_fault(now, 1, "upstream_reset")
     assert rests == [5, 10, 20, 40, 5 * MOST_RESTS, 60, 60]
     assert breaker.opened_total == 8 and breaker.statistics()["state"] == OPEN
     breaker.note_probe(now + 60, True)
@@ -135,12 +135,12 @@ def test_stragglers_of_the_time_before_change_nothing_while_it_rests() -> None:
     """A hundred streams can fall silent at once; each reports when its own clock runs out."""
     breaker = breaker_in(OPEN)
     rested_at, why = breaker.rested_at, breaker.why
-    assert not any(breaker.note_fault(-3, 1, "token_silence") for _ in range(100))
+    assert not any(breaker.note_fault(-3, 1, "upstream_reset") for _ in range(100))
     breaker.note_success(-3)
     breaker.begin_trial(-3)
     assert (breaker.rested_at, breaker.why, breaker.state) == (rested_at, why, OPEN)
     breaker.note_probe(0, True)
-    assert not breaker.note_fault(0, 1, "token_silence") and breaker.may_try(0)
+    assert not breaker.note_fault(0, 1, "upstream_reset") and breaker.may_try(0)
 
 
 def test_each_success_counts_against_the_faults_but_is_no_credit() -> None:
@@ -161,10 +161,10 @@ def test_faults_are_forgotten_after_the_window() -> None:
 
 def test_why_names_the_faults_and_how_many_there_were() -> None:
     breaker = Breaker(SETTINGS)
-    for why in ("upstream_failed 503", "token_silence", "token_silence"):
+    for why in ("upstream_failed 503", "upstream_reset", "upstream_reset"):
         breaker.note_fault(0, 1, why)
-    assert breaker.why == "3 faults within 30 s: token_silence (2), upstream_failed 503."
-    assert "open" in repr(breaker) and "token_silence" in repr(breaker)
+    assert breaker.why == "3 faults within 30 s: upstream_reset (2), upstream_failed 503."
+    assert "open" in repr(breaker) and "upstream_reset" in repr(breaker)
     again = breaker_in(HALF_OPEN, trial=True)
     again.note_fault(0, 1, "first_token_timeout")
     assert again.why == "It failed again after a rest: first_token_timeout."
@@ -285,7 +285,7 @@ def test_every_ending_has_a_weight() -> None:
     heavy = {reason.value for reason in CloseReason if weigh(reason, 0)}
     assert heavy == {
         "upstream_failed", "upstream_unreachable", "upstream_reset", "upstream_incomplete", "upstream_error_event",
-        "upstream_protocol", "upstream_timeout", "connect_timeout", "first_token_timeout", "token_silence", "too_slow",
+        "upstream_protocol", "upstream_timeout",
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tests.house import (
     until,
 )
 
+from longwire.engines.breaker import BreakerState
 from longwire.engines.call import Call
 from longwire.engines.pool import Upstream
 from longwire.words.reasons import CloseReason as Reason
@@ -35,6 +36,21 @@ async def warm(house: TestHouse) -> None:
     assert (await house.ask(chat(model="script"))).text == "ab"
     upstream = house.gateway.directory.upstreams[1]
     await until(lambda: upstream.statistics()["idle"] == 1, "the connection is kept")
+
+
+async def test_an_upstreams_own_faults_open_its_breaker_and_a_clients_do_not() -> None:
+    async with open_house() as house:
+        upstream = house.gateway.directory.upstreams[1]
+        for status in (b"400 Bad Request", b"413 Too Large", b"429 Too Many") * 2:
+            house.engine.will_say(head_of(b"content-length: 2", status=status, kind=b"application/json") + b"{}")
+            await house.ask(chat(model="script"))
+        for _ in range(5):
+            assert upstream.breaker.state is BreakerState.CLOSED
+            house.engine.will_say(head_of(b"content-length: 2", status=b"500 Broken", kind=b"text/html") + b"no")
+            assert (await house.ask(chat(model="script"))).status == 502
+        assert upstream.breaker.state is BreakerState.OPEN and "upstream_failed" in upstream.breaker.why
+        assert house.gateway.instruments.breakers_opened_total == 1
+        assert upstream.in_flight == 0, "whatever came of a call, it is over"
 
 
 async def test_requests_share_a_connection_one_after_the_other() -> None:

@@ -384,7 +384,7 @@ ENGINE = '[[engines]]\nname = "e"\nurl = "http://a:1"\n'
             ENGINE + 'models = ["llama-3"]\naliases = ["chat=llama_3"]',
             "lw.toml:5: The alias 'chat=llama_3' is for a model that is not among the engine's models; did you mean llama-3?",
         ),
-        ("[[models]]\ntotal_timeout_s = 5", "lw.toml:1: A [[models]] table needs the name of a model"),
+        ('[[models]]\nbalance = "prefix"', "lw.toml:1: A [[models]] table needs the name of a model"),
         ('[[models]]\nname = "a*b"', "lw.toml:2: A * stands at the end of a model's name or nowhere: a*b."),
         ('[[models]]\nname = "a"\n[[models]]\nname = "a"', "lw.toml:4: There are two [[models]] tables for a"),
         ('[[models]]\nname = "a*"\n[[models]]\nname = "ab"', "lw.toml:4: ab is never reached: a* stands before it"),

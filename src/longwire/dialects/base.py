@@ -43,6 +43,8 @@ class Ask(NamedTuple):
     """An estimate; 0 for a body that is no text."""
     answer_tokens: int = 0
     """The most that all its answers together may have, where the request says so; else 0."""
+    beginning: bytes = b""
+    """What every turn of the same conversation begins with, as far as that is short; empty for what is none."""
 
 
 def read_strict_json(body: bytes) -> dict[str, Any]:

@@ -27,6 +27,10 @@ from .base import (
 MAX_CHOICES = 128
 """More answers to one prompt than any SDK's user wants; an unbounded n has taken engines down (vLLM CVE-2026-34756)."""
 
+MAX_BEGINNING_MESSAGES = 4
+MAX_BEGINNING_CHARS = 1024
+"""Of each message before the first of the user, and of that: enough to tell conversations apart, and cheap for any length."""
+
 DONE_BLOCK = b"data: [DONE]\n\n"
 
 
@@ -56,7 +60,7 @@ def read_request(body: bytes) -> Ask:
     _check_bounds(fields)
     plain = encode_json(fields)
     finishes = _finishes(fields, choices)
-    tokens = (estimate_tokens(plain), min(bound_of_answer(fields) * finishes, MAX_ANSWER_TOKENS))
+    tokens = (estimate_tokens(plain), min(bound_of_answer(fields) * finishes, MAX_ANSWER_TOKENS), beginning_of(fields))
     if not wants_stream:
         return Ask(model, False, choices, plain, None, False, *tokens)
     if _asks_for_usage(fields):
@@ -64,6 +68,19 @@ def read_request(body: bytes) -> Ask:
     options = fields.get("stream_options") or {}
     with_usage = encode_json({**fields, "stream_options": {**options, "include_usage": True}})
     return Ask(model, True, finishes, with_usage, plain, True, *tokens)
+
+
+def beginning_of(fields: dict[str, Any]) -> bytes:
+    """What all turns of a conversation have in common: the text up to the first thing that its user said. Of long texts the
+    start and the length are enough."""
+    told = []
+    messages = fields.get("messages", fields.get("prompt"))
+    for message in messages[:MAX_BEGINNING_MESSAGES] if isinstance(messages, list) else [messages]:
+        content = message.get("content") if isinstance(message, dict) else message
+        told.append(f"{content[:MAX_BEGINNING_CHARS]}{len(content)}" if isinstance(content, str) else "")
+        if isinstance(message, dict) and message.get("role") == "user":
+            break
+    return "\0".join(told).encode("utf-8", "replace") if any(told) else b""
 
 
 def _check_bounds(fields: dict[str, Any]) -> None:

@@ -44,10 +44,9 @@ _BLAMELESS_STATUS = frozenset({501, 505})
 """The request asks for what this engine cannot do: it would fail there whenever it is asked."""
 _FAULTS = frozenset({
     CloseReason.UPSTREAM_FAILED, CloseReason.UPSTREAM_UNREACHABLE, CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE,
-    CloseReason.UPSTREAM_ERROR_EVENT, CloseReason.UPSTREAM_PROTOCOL, CloseReason.UPSTREAM_TIMEOUT, CloseReason.CONNECT_TIMEOUT,
-    CloseReason.FIRST_TOKEN_TIMEOUT, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
+    CloseReason.UPSTREAM_ERROR_EVENT, CloseReason.UPSTREAM_PROTOCOL, CloseReason.UPSTREAM_TIMEOUT,
 })  # fmt: skip
-"""Endings that the engine has to answer for. Total time is none of them: what ran until then was alive, only long."""
+"""Endings that the engine has to answer for."""
 
 
 def weigh(reason: CloseReason, status: int, body: bytes = b"") -> float:

@@ -19,6 +19,7 @@ from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .base import Answer, Failure, Sink, Watch
+from .breaker import weigh
 from .exchange import Exchange, Expect
 from .pool import ConnectFailed, Upstream
 from .transport import UpstreamConnection
@@ -111,6 +112,8 @@ class Call:
         self._is_over = False
         self._was_refused = False
         self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
+        upstream.in_flight += 1
+        upstream.breaker.begin_trial(shell.clock.now())
 
     def __repr__(self) -> str:
         return f"<Call {self.upstream.name} {'over' if self._is_over else self.exchange or 'connecting'}>"
@@ -146,6 +149,7 @@ class Call:
             return
         exchange = self.exchange
         self._finish()
+        self.upstream.breaker.note_neutral(self._shell.clock.now())
         if self._connect is not None:
             self._connect.cancel()
         if exchange is not None:
@@ -179,6 +183,7 @@ class Call:
     def completed(self, reason: CloseReason, message: str) -> None:
         if not self._is_over:
             self._finish()
+            self._report(reason, 0, message.encode())
             self.owner.completed(self, reason, message)
 
     def failed(self, failure: Failure) -> None:
@@ -193,6 +198,7 @@ class Call:
             self._retry()
             return
         self._finish()
+        self._report(failure.reason, failure.status, failure.body or failure.message.encode())
         self.owner.failed(self, failure)
 
     # Inside.
@@ -273,7 +279,17 @@ class Call:
             self._deadline.cancel()
             self._deadline = None
 
+    def _report(self, reason: CloseReason, status: int, words: bytes) -> None:
+        """Tell the upstream's breaker how it went: only what is the upstream's own fault counts."""
+        breaker, now = self.upstream.breaker, self._shell.clock.now()
+        if reason.is_success:
+            breaker.note_success(now)
+        elif breaker.note_fault(now, weigh(reason, status, words), str(reason)):
+            self._shell.instruments.breakers_opened_total += 1
+            log.warning("breaker_opened", extra={"fields": {"engine": self.upstream.name, "why": breaker.why}})
+
     def _finish(self) -> None:
         self._is_over = True
+        self.upstream.in_flight -= 1
         self.exchange = None
         self._cancel_deadline()
