@@ -1,6 +1,6 @@
 """What each kind of engine can do: declared, because finding out costs requests and a wrong guess costs an answer.
 
-What lives here: the table of kinds. What must not: how any of it is done (continuation.py, load.py).
+What lives here: the table of kinds. What must not: how any of it is done (load_kinds.py reads the metrics).
 
 ``longwire check --engine URL`` finds the same out by asking, for an engine that is in no table.
 """

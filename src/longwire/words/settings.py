@@ -70,7 +70,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One ``[[models]]`` table: what is different for one model. -1 (or empty): as for all others."""
+    """One ``[[models]]`` table: what is different for one model. Empty: as for all others."""
 
     name: str = setting(
         "", "The model's name; one that ends in * is for all that begin so, the first that fits counts."
