@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +134,15 @@ def running(*flags: str) -> Iterator[str]:
         child.stdout.close()
 
 
+def first_model(url: str) -> str:
+    """The first model that is listed. Each shard looks for itself: one may be asked that has not seen the engine yet."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    deadline = time.monotonic() + LIMIT_S
+    while not (listed := client.models.list().data):
+        assert time.monotonic() < deadline, "no shard lists a model"
+    return listed[0].id
+
+
 @pytest.fixture(scope="module", params=["sim", "local"])
 def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
     engine = request.param
@@ -141,8 +151,7 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
     with running("--engine", engine) as url:
         # The engine may still be loading: then /readyz is 503, and this client tries again, as any user's would.
         openai.OpenAI(base_url=url, api_key="none", max_retries=30).get("/readyz", cast_to=object)
-        model = openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list().data[0].id
-        yield Gateway(url, engine, model)
+        yield Gateway(url, engine, first_model(url))
 
 
 def blocks(wire: str) -> Iterator[dict[str, str]]:
