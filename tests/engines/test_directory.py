@@ -141,7 +141,7 @@ def test_the_fewest_requests_under_way_decide() -> None:
 
 
 def test_the_policy_is_the_models_where_it_has_one() -> None:
-    models = [ModelSettings(name="m*", balance="round_robin"), ModelSettings(name="x", total_timeout_s=1)]
+    models = [ModelSettings(name="m*", balance="round_robin"), ModelSettings(name="x")]
     settings = Settings(balance="least_in_flight", models=models)
     busy, idle = up("busy", models=["m1", "x"]), up("idle", models=["m1", "x"])
     busy.in_flight = 5

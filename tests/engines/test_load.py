@@ -72,9 +72,9 @@ def test_vllm_without_a_count_of_tokens_is_followed_by_its_finished_requests() -
 
 
 def test_the_stand_in() -> None:
-    told = {"open_streams": 2, "answer_tokens": 40, "held_tokens": 1 << 19, "answered": 1}
+    told = {"running": 2, "generated_tokens": 40, "held_tokens": 1 << 19, "answered": 1}
     counters = defaultdict(int, told)
-    load = load_of("sim", render_metrics('a "model"', counters))
+    load = load_of("sim", render_metrics('a "model"', 65_536, counters))
     assert (load.kv_used, load.running, load.generated) == (0.5, 2, 40)
 
 
