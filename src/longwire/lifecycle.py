@@ -75,6 +75,7 @@ KEYS_POLL_S = 1.5
 ENDPOINTS_POLL_S = 1.0
 """Between two looks at engines' files of URLs, and at whether a name is to be looked up."""
 GREETING_POLL_S = 0.1
+FIRST_LOOK_POLL_S = 0.01
 FAREWELL_S = 0.1
 """For the last bytes to reach the kernel before connections are cut."""
 
@@ -128,6 +129,9 @@ class House:
         self.lag_s = 0.0
         """How late the loop was when it was looked at last."""
         self._drained = asyncio.Event()
+        self._has_met_engine = False
+        self.others_are_ready: Callable[[], bool] = lambda: True
+        """Whether each other process that may be given a request of ours has met an engine, too."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._children: list[LocalEngine | SimChild] = []
         self._probes: dict[Upstream, asyncio.Task[None]] = {}
@@ -138,7 +142,21 @@ class House:
             return False, DRAINING
         if not any(upstream.is_up for upstream in self.directory.upstreams):
             return False, self.directory.problems()
+        if not self.others_are_ready():
+            return False, "another shard has not seen an engine yet"
         return True, ""
+
+    @property
+    def has_met_engine(self) -> bool:
+        """Whether an engine has been up: from then on a request may be served here."""
+        self._has_met_engine = self._has_met_engine or any(upstream.is_up for upstream in self.directory.upstreams)
+        return self._has_met_engine
+
+    async def wait_engines(self, limit_s: float) -> None:
+        """Until each engine was asked once, or so long."""
+        deadline = self.clock.now() + limit_s
+        while self.clock.now() < deadline and any(not each.was_asked for each in self.directory.upstreams):
+            await asyncio.sleep(FIRST_LOOK_POLL_S)
 
     # Opening.
 

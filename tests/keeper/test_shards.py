@@ -74,6 +74,22 @@ def test_another_process_sees_the_same() -> None:
     made.close()
 
 
+def test_all_have_met_an_engine_when_each_that_beats_has() -> None:
+    clock = VirtualClock()
+    shards = ShardsTable.make(3, clock.now)
+    assert shards.have_met_engines(), "none beats yet"
+    clock.advance(1)
+    shards.beat(0, clock.now(), 1, 34, 3)
+    shards.beat(1, clock.now(), 1, 2, 3, has_met_engine=False)
+    shards.tell(0, SERVING)
+    assert shards.read()[0].connections == 34
+    assert not shards.have_met_engines()
+    clock.advance(HUNG_AFTER_S + 0.1)
+    shards.beat(0, clock.now(), 1, 2, 3)
+    assert shards.have_met_engines(), "the other is not heard of any more"
+    shards.close()
+
+
 @pytest.mark.parametrize("state", SHARD_STATES)
 def test_only_a_shard_with_a_loop_can_hang(state: str) -> None:
     clock = VirtualClock()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from typing import Any
 
 from longwire.sim.ask import read_ask
@@ -30,6 +31,8 @@ class Question:
         sim = {"seed": self.seed, "tokens": tokens, "itl_ms": itl_ms, "ttft_ms": ttft_ms}
         words = "word " * (padding // 5)
         self.received: list[bytes] = []
+        self._asked_s = time.monotonic()
+        self._takes_s = (ttft_ms + tokens * itl_ms) / 1000
         self.body: dict[str, Any] = {
             "model": "sim",
             "stream": stream,
@@ -41,6 +44,11 @@ class Question:
     def events_received(self) -> int:
         """So far, by whoever has asked."""
         return len(self.received) - self.received.count(HEARTBEAT)
+
+    def may_be_forgotten(self, retention_s: float) -> bool:
+        """Whether its stream can have been evicted: its end is so long ago, if it came as soon as it could. A reader whose
+        window is small may be reading then, out of the buffers of the kernel."""
+        return time.monotonic() > self._asked_s + self._takes_s + retention_s
 
     def request(self, *headers: str, body: bytes | None = None) -> bytes:
         """All of it as HTTP."""

@@ -71,10 +71,6 @@ class Load:
         """A stream that is being read."""
         return rng.choice(list(self._shown.items())) if self._shown else None
 
-    def is_shown(self, stream_id: str) -> bool:
-        """Whether whoever asked for it reads it still."""
-        return stream_id in self._shown
-
     async def wait_kill(self) -> None:
         """Until something has been killed, or nothing is any more."""
         if not self._is_over:

@@ -26,12 +26,13 @@ START_S = 30.0
 STOP_S = 20.0
 LOOK_S = 0.01
 """Between two looks at what another process does."""
+RETENTION_S = 2.0
 
 FLAGS = {
     "shards": "2",
     "port": "0",
     "admin-port": "0",
-    "retention-s": "2",
+    "retention-s": f"{RETENTION_S:g}",
     "heartbeat-s": "0.3",
     "arena-bytes": str(1 << 30),
     "log-level": "warning",

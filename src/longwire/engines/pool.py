@@ -22,6 +22,7 @@ from .transport import UpstreamConnection
 
 MAX_DRAIN_PURGES = 2
 """So many purges (one per probe) is the end of a body waited for behind its end marker; it usually takes microseconds."""
+_NOT_ASKED = "not asked yet"
 
 
 class ConnectFailed(Exception):
@@ -48,7 +49,7 @@ class Upstream:
         self.is_up = False
         self.is_retired = False
         """It is no endpoint any more: what runs goes on to its end, and no connection is kept."""
-        self.problem = "not asked yet"
+        self.problem = _NOT_ASKED
         self.refuses_stream_options = False
         self.in_flight = 0
         """Requests under way, for whoever chooses; whoever starts and ends a call counts."""
@@ -67,6 +68,11 @@ class Upstream:
     def __repr__(self) -> str:
         state = "up" if self.is_up else f"down: {self.problem}"
         return f"<Upstream {self.name} {state}, {len(self._busy)} busy, {len(self._idle)} idle>"
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether anything is known of it."""
+        return self.is_up or self.problem != _NOT_ASKED
 
     # Models.
 

@@ -25,6 +25,8 @@ HUNG_AFTER_S: Final = 3.0
 """A shard's loop beats four times a second. Twelve beats left out are no long step of a busy loop any more."""
 
 _BEAT, _STREAMS, _CONNECTIONS, _LAG = range(4)
+_HAS_MET_ENGINE: Final = 1 << 63
+"""In the word of connections: an engine has been up, as this shard has seen for itself."""
 _ABLE_TO_HANG: Final = frozenset({"serving", "adopting", "draining"})
 """A shard that is starting has no loop yet that could beat; one that is down has none any more."""
 
@@ -122,11 +124,13 @@ class ShardsTable:
         told = {**facts._asdict(), "told_s": round(self._now(), 3)}
         self._table.write(slot, json.dumps(told, separators=(",", ":")).encode())
 
-    def beat(self, slot: int, now_s: float, streams: int, connections: int, lag_us: int) -> None:
+    def beat(
+        self, slot: int, now_s: float, streams: int, connections: int, lag_us: int, *, has_met_engine: bool = True
+    ) -> None:
         """The slot's loop turns. For its shard alone, a few times a second; four stores, the beat last."""
         words, first = self._table.words, self._table.word_index(slot)
         words[first + _STREAMS] = streams
-        words[first + _CONNECTIONS] = connections
+        words[first + _CONNECTIONS] = connections | (_HAS_MET_ENGINE if has_met_engine else 0)
         words[first + _LAG] = lag_us
         words[first + _BEAT] = int(now_s * 1000)
 
@@ -143,6 +147,15 @@ class ShardsTable:
         oldest_ms = int((self._now() - self._hung_after_s) * 1000)
         firsts = [table.word_index(slot) for slot in range(table.rows)]
         return [words[first + _STREAMS] for first in firsts if words[first + _BEAT] >= oldest_ms]
+
+    def have_met_engines(self) -> bool:
+        """Whether each shard whose loop was heard of lately has seen an engine up: any of them may get the next request."""
+        words, table = self._table.words, self._table
+        oldest_ms = int((self._now() - self._hung_after_s) * 1000)
+        firsts = [table.word_index(slot) for slot in range(table.rows)]
+        return all(
+            words[first + _CONNECTIONS] & _HAS_MET_ENGINE for first in firsts if words[first + _BEAT] >= max(1, oldest_ms)
+        )
 
     def facts(self, slot: int) -> ShardFacts:
         """What the keeper has told last."""
@@ -172,7 +185,7 @@ class ShardsTable:
             started=facts.started,
             restarts=facts.restarts,
             streams=0 if is_down else words[first + _STREAMS],
-            connections=0 if is_down else words[first + _CONNECTIONS],
+            connections=0 if is_down else words[first + _CONNECTIONS] & ~_HAS_MET_ENGINE,
             loop_lag_ms=0.0 if is_down else words[first + _LAG] / 1000,
             silent_s=0.0 if is_down else silent_s,
         )

@@ -51,6 +51,9 @@ WAKE_AT_ONCE = 64
 OTHER_VERSION = (LayoutMismatch, WrongLayout)
 BEAT_S = 0.25
 COUNT_S = 1.0
+FIRST_LOOK_S = 0.5
+"""A shard that nobody waits for accepts no connection before it has looked at its engines once, or for so long: what it cannot
+know yet it would refuse."""
 
 
 class Shard:
@@ -115,16 +118,20 @@ class Shard:
         neighbours.is_served = lambda other: self.estate.shards.facts(other).pid != 0
         house.listener.neighbours = neighbours  # before it is started: what was being passed on is adopted, too
         house.know_others(self.estate.streams)
+        house.others_are_ready = self.estate.shards.have_met_engines
         adopter = house.adopter()
         house.limiter.begin_recount()
         await adopter.adopt(rows, sockets)
         house.limiter.end_recount()
         gc.freeze()  # what was taken over may live long
         adopted_s = time.monotonic() - told_s
+        if not (adopter.streams_adopted or adopter.connections_adopted):
+            await house.wait_engines(FIRST_LOOK_S)
         public.setblocking(False)
         tls = make_tls(self.settings)
         for sock in newcomers:
             house.listener.welcome(sock, tls)
+        self._beat(house, slot)  # before it can be asked for anything
         await house.listener.start(
             public,
             tls,
@@ -139,7 +146,6 @@ class Shard:
         loop.add_reader(self.channel.fileno(), partial(self._hear, house))
         if self.guarded.lives:
             loop.add_reader(self.guarded.fileno(), self._guard_again)
-        self._beat(house, slot)
         self._count(house, slot)
         loop.call_soon(self._wake_some, adopter)
         if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
@@ -162,7 +168,9 @@ class Shard:
     def _beat(self, house: House, slot: int) -> None:
         """Tell the shards table that the loop turns."""
         live, connections = house.registry.live_count, len(house.listener.connections)
-        self.estate.shards.beat(slot, house.clock.now(), live, connections, int(house.lag_s * 1e6))
+        lag_us = int(house.lag_s * 1e6)
+        met = house.has_met_engine
+        self.estate.shards.beat(slot, house.clock.now(), live, connections, lag_us, has_met_engine=met)
         house.clock.call_later(BEAT_S, self._beat, house, slot)
 
     def _count(self, house: House, slot: int) -> None:
