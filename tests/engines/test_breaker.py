@@ -285,7 +285,7 @@ def test_every_ending_has_a_weight() -> None:
     heavy = {reason.value for reason in CloseReason if weigh(reason, 0)}
     assert heavy == {
         "upstream_failed", "upstream_unreachable", "upstream_reset", "upstream_incomplete", "upstream_error_event",
-        "upstream_protocol", "upstream_timeout",
+        "upstream_protocol", "upstream_timeout", "connect_timeout", "first_token_timeout", "token_silence", "too_slow",
     }  # fmt: skip
 
 

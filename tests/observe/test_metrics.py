@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from longwire.observe.declarations import MAX_LABELLED, METRICS, OTHERS, Look, Metric
+from longwire.observe.declarations import CLOCKS, MAX_LABELLED, METRICS, OTHERS, Look, Metric
 from longwire.observe.instruments import BUCKETS, ROUTES, Histogram, Instruments
 from longwire.observe.metrics import Metrics, cumulative
 from longwire.observe.snapshot import PoolSnapshot, Snapshot
@@ -55,8 +55,9 @@ def test_every_counter_and_histogram_is_exported() -> None:
         elif isinstance(value, Histogram):
             value.observe_us(5)
     now = scrape(instruments)
+    assert all(now["longwire_clock_fired_total", (("clock", clock),)] == 7 for clock in CLOCKS)
     changed = {name for name, value in now.items() if not name[1] and exported.get(name) != value}
-    counters = sum(isinstance(getattr(instruments, slot), int) for slot in Instruments.__slots__)
+    counters = sum(isinstance(getattr(instruments, slot), int) for slot in Instruments.__slots__) - len(CLOCKS)
     histograms = sum(isinstance(getattr(instruments, slot), Histogram) for slot in Instruments.__slots__)
     assert len(changed) == counters + 2 * histograms  # _count and _sum
 

@@ -45,6 +45,7 @@ _BLAMELESS_STATUS = frozenset({501, 505})
 _FAULTS = frozenset({
     CloseReason.UPSTREAM_FAILED, CloseReason.UPSTREAM_UNREACHABLE, CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE,
     CloseReason.UPSTREAM_ERROR_EVENT, CloseReason.UPSTREAM_PROTOCOL, CloseReason.UPSTREAM_TIMEOUT,
+    CloseReason.CONNECT_TIMEOUT, CloseReason.FIRST_TOKEN_TIMEOUT, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
 })  # fmt: skip
 """Endings that the engine has to answer for."""
 

@@ -31,6 +31,8 @@ beyond is added up under OTHERS, so that sums stay true."""
 
 OTHERS: Final = "(others)"
 
+CLOCKS: Final = ("connect", "first_byte", "first_token", "silence", "rate", "total")
+"""The clocks that run while an engine answers; each has a counter ``clock_<name>_total``."""
 
 class Look(NamedTuple):
     """What a scrape sees: what has been counted, and what stands now."""
@@ -318,6 +320,43 @@ METRICS: Final[tuple[Metric, ...]] = (
         kind="counter",
         help="Times that an upstream was given a rest because of its faults; each shard has its own view.",
         read=lambda at: at.counters.breakers_opened_total,
+    ),
+    Metric(
+        name="longwire_failovers_total",
+        kind="counter",
+        help="Requests that another upstream was asked after one had failed, before any content had reached a client.",
+        read=lambda at: at.counters.failovers_total,
+    ),
+    Metric(
+        name="longwire_continuations_total",
+        kind="counter",
+        help="Answers that broke and were gone on with by another request to an engine that does so exactly.",
+        read=lambda at: at.counters.continuations_total,
+    ),
+    Metric(
+        name="longwire_retries_refused_total",
+        kind="counter",
+        help="Failures that were not tried again because the tenant had used up its budget of retries.",
+        read=lambda at: at.counters.retries_refused_total,
+    ),
+    Metric(
+        name="longwire_clock_fired_total",
+        kind="counter",
+        help="Times that an engine was given up because one of its clocks had run out, whatever came of the stream.",
+        labels=("clock",),
+        read=lambda at: {(clock,): getattr(at.counters, f"clock_{clock}_total") for clock in CLOCKS},
+    ),
+    Metric(
+        name="longwire_silence_warnings_total",
+        kind="counter",
+        help="Times that an engine was silent in mid-answer for token_silence_s, once or twice in a row.",
+        read=lambda at: at.counters.silence_warnings_total,
+    ),
+    Metric(
+        name="longwire_busy_silences_total",
+        kind="counter",
+        help="Silences that would have been acted on, but the engine's own counter showed that it was busy with others.",
+        read=lambda at: at.counters.busy_silences_total,
     ),
     Metric(
         name="longwire_retries_total",

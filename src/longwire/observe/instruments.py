@@ -107,10 +107,19 @@ class Instruments:
         "adoption_pause",
         "body_bytes_total",
         "breakers_opened_total",
+        "busy_silences_total",
+        "clock_connect_total",
+        "clock_first_byte_total",
+        "clock_first_token_total",
+        "clock_rate_total",
+        "clock_silence_total",
+        "clock_total_total",
         "connections_adopted_total",
         "connections_passed_total",
+        "continuations_total",
         "event_gap",
         "events_total",
+        "failovers_total",
         "gc_runs_total",
         "heartbeats_total",
         "idempotent_hits_total",
@@ -119,7 +128,9 @@ class Instruments:
         "readers_ended",
         "requests",
         "resumes_total",
+        "retries_refused_total",
         "retries_total",
+        "silence_warnings_total",
         "stream_duration",
         "streams_adopted_total",
         "streams_ended",
@@ -146,7 +157,18 @@ class Instruments:
         self.resumes_total = 0
         self.idempotent_hits_total = 0
         self.retries_total = 0
+        self.retries_refused_total = 0
+        self.failovers_total = 0
+        self.continuations_total = 0
         self.breakers_opened_total = 0
+        self.silence_warnings_total = 0
+        self.busy_silences_total = 0
+        self.clock_connect_total = 0
+        self.clock_first_byte_total = 0
+        self.clock_first_token_total = 0
+        self.clock_silence_total = 0
+        self.clock_rate_total = 0
+        self.clock_total_total = 0
         self.requests: dict[tuple[str, int], int] = {}
         self.tokens_prompt_total = 0
         self.tokens_completion_total = 0

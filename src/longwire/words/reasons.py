@@ -57,6 +57,13 @@ class CloseReason(str, Enum):
     # We failed.
     INTERNAL_ERROR = "internal_error", "A fault of the gateway itself.", 500
 
+    # A clock ran out. They stand last: rows hold a reason by its place, and older rows must mean what they meant.
+    CONNECT_TIMEOUT = "connect_timeout", "The engine did not accept a connection within connect_timeout_s.", 504
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout", "No token came within first_token_timeout_s.", 504
+    TOKEN_SILENCE = "token_silence", "The engine fell silent in mid-answer, for three times token_silence_s.", 504
+    TOO_SLOW = "too_slow", "The engine sent fewer tokens than min_tokens_per_s over rate_window_s.", 504
+    TOTAL_TIMEOUT = "total_timeout", "The generation took longer than total_timeout_s.", 504
+
     @property
     def is_success(self) -> bool:
         """True for the one ending in which the client has the engine's whole answer."""

@@ -70,7 +70,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One ``[[models]]`` table: what is different for one model. Empty: as for all others."""
+    """One ``[[models]]`` table: what is different for one model. -1 (or empty): as for all others."""
 
     name: str = setting(
         "", "The model's name; one that ends in * is for all that begin so, the first that fits counts."
@@ -80,6 +80,11 @@ class ModelSettings:
         "How its upstreams are chosen; see balance.",
         choices=("", "round_robin", "least_in_flight", "power_of_two", "least_kv", "prefix"),
     )
+    first_byte_timeout_s: float = setting(-1.0, "As the gateway's setting of that name.", low=-1, high=86_400)
+    first_token_timeout_s: float = setting(-1.0, "As the gateway's setting of that name.", low=-1, high=86_400)
+    token_silence_s: float = setting(-1.0, "As the gateway's setting of that name.", low=-1, high=86_400)
+    min_tokens_per_s: float = setting(-1.0, "As the gateway's setting of that name.", low=-1, high=1_000_000)
+    total_timeout_s: float = setting(-1.0, "As the gateway's setting of that name.", low=-1, high=7 * 86_400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,12 +230,58 @@ class Settings:
     # Upstream.
     connect_timeout_s: float = setting(5.0, "Time to connect to an engine.", low=0.05, high=600)
     first_byte_timeout_s: float = setting(600.0, "Time until an engine's response head.", low=0.05, high=86_400)
+    first_token_timeout_s: float = setting(
+        600.0,
+        "Time until the first token: content, reasoning or a tool call; llama.cpp's progress of a prompt counts too. "
+        "0: never.",
+        low=0,
+        high=86_400,
+    )
+    token_silence_s: float = setting(
+        8.0,
+        "Silence between tokens after which a warning is logged, and once more; the third time the engine is given up, "
+        "unless its own counter says that it is busy with others. 0: never.",
+        low=0,
+        high=86_400,
+    )
+    min_tokens_per_s: float = setting(
+        0.0,
+        "Fewest tokens per second, over rate_window_s; with fewer the engine is given up. 0: any.",
+        low=0,
+        high=1_000_000,
+    )
+    rate_window_s: float = setting(60.0, "The window of min_tokens_per_s.", low=1, high=3600)
+    total_timeout_s: float = setting(86_400.0, "Longest life of a generation. 0: no bound.", low=0, high=7 * 86_400)
+    max_request_timeout_s: float = setting(
+        3600.0,
+        "Longest time that a request may set for itself with Longwire-Timeouts; it may shorten any. 0: the header is refused.",
+        low=0,
+        high=7 * 86_400,
+    )
+    peer_timeout_s: float = setting(
+        60.0,
+        "How long sent bytes may stay unacknowledged, on either side, before the connection counts as lost "
+        "(TCP_USER_TIMEOUT); idle ones are asked by TCP keep-alive after 30 s. 0: as the system has it.",
+        low=0,
+        high=3600,
+    )
     balance: str = setting(
         "least_in_flight",
         "How one of several upstreams of a model is chosen: in turn, with the fewest requests under way, the better of two "
         "taken at random, with the least KV cache in use, or by the conversation's beginning (prefix).",
         choices=("round_robin", "least_in_flight", "power_of_two", "least_kv", "prefix"),
     )
+    failover: str = setting(
+        "continue",
+        "What may be tried when an upstream fails: nothing (off), another one before the first content (retry), or also to go "
+        "on in the middle of an answer where the engine is known to do that exactly (continue).",
+        choices=("off", "retry", "continue"),
+    )
+    max_attempts: int = setting(3, "Most requests to upstreams for one stream.", low=1, high=16)
+    retry_budget_percent: float = setting(
+        20.0, "Retries of a tenant, as a share of its requests of the last minute.", low=0, high=100
+    )
+    retry_budget_floor: int = setting(10, "Retries that a tenant has in each minute anyway.", low=0, high=100_000)
     breaker_faults: float = setting(
         5.0,
         "Faults of an upstream within breaker_window_s after which it is given a rest; each success in between counts against "
