@@ -154,7 +154,9 @@ class ShardsTable:
         oldest_ms = int((self._now() - self._hung_after_s) * 1000)
         firsts = [table.word_index(slot) for slot in range(table.rows)]
         return all(
-            words[first + _CONNECTIONS] & _HAS_MET_ENGINE for first in firsts if words[first + _BEAT] >= max(1, oldest_ms)
+            words[first + _CONNECTIONS] & _HAS_MET_ENGINE
+            for first in firsts
+            if words[first + _BEAT] >= max(1, oldest_ms)
         )
 
     def facts(self, slot: int) -> ShardFacts:

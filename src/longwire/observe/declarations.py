@@ -34,6 +34,7 @@ OTHERS: Final = "(others)"
 CLOCKS: Final = ("connect", "first_byte", "first_token", "silence", "rate", "total")
 """The clocks that run while an engine answers; each has a counter ``clock_<name>_total``."""
 
+
 class Look(NamedTuple):
     """What a scrape sees: what has been counted, and what stands now."""
 
