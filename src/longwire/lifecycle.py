@@ -75,7 +75,6 @@ KEYS_POLL_S = 1.5
 ENDPOINTS_POLL_S = 1.0
 """Between two looks at engines' files of URLs, and at whether a name is to be looked up."""
 GREETING_POLL_S = 0.1
-FIRST_LOOK_POLL_S = 0.01
 FAREWELL_S = 0.1
 """For the last bytes to reach the kernel before connections are cut."""
 
@@ -154,9 +153,9 @@ class House:
 
     async def wait_engines(self, limit_s: float) -> None:
         """Until each engine was asked once, or so long."""
-        deadline = self.clock.now() + limit_s
-        while self.clock.now() < deadline and any(not each.was_asked for each in self.directory.upstreams):
-            await asyncio.sleep(FIRST_LOOK_POLL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*(upstream.was_asked.wait() for upstream in self.directory.upstreams))
 
     # Opening.
 

@@ -22,7 +22,6 @@ from .transport import UpstreamConnection
 
 MAX_DRAIN_PURGES = 2
 """So many purges (one per probe) is the end of a body waited for behind its end marker; it usually takes microseconds."""
-_NOT_ASKED = "not asked yet"
 
 
 class ConnectFailed(Exception):
@@ -49,7 +48,9 @@ class Upstream:
         self.is_up = False
         self.is_retired = False
         """It is no endpoint any more: what runs goes on to its end, and no connection is kept."""
-        self.problem = _NOT_ASKED
+        self.problem = "not asked yet"
+        self.was_asked = asyncio.Event()
+        """Set for good when a probe has come back for the first time, whatever it found."""
         self.refuses_stream_options = False
         self.in_flight = 0
         """Requests under way, for whoever chooses; whoever starts and ends a call counts."""
@@ -68,11 +69,6 @@ class Upstream:
     def __repr__(self) -> str:
         state = "up" if self.is_up else f"down: {self.problem}"
         return f"<Upstream {self.name} {state}, {len(self._busy)} busy, {len(self._idle)} idle>"
-
-    @property
-    def was_asked(self) -> bool:
-        """Whether anything is known of it."""
-        return self.is_up or self.problem != _NOT_ASKED
 
     # Models.
 

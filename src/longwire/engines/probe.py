@@ -74,6 +74,7 @@ class Prober:
             upstream.is_up, upstream.problem = True, ""
             if not upstream.engine.models:
                 upstream.models = read_models(body)
+        upstream.was_asked.set()
         self._was_up = self._was_up or upstream.is_up
         if self._was_up:  # one that was never there has not failed anybody
             self._tell_breaker()
