@@ -13,8 +13,9 @@ from tests.engines.fakes import Scene
 from tests.engines.recorded import STYLES, play_back, recorded
 from tests.house import CHUNKED, DONE, WHOLE, delta, head_of, in_chunks
 
-from longwire.engines.exchange import Expect, Phase
+from longwire.engines.exchange import HELD_BODY_BYTES, Expect, Phase
 from longwire.engines.openai import ChatWatch, RelayWatch
+from longwire.engines.opening import MAX_HELD_BYTES
 from longwire.wire.chunked import LAST_CHUNK, encode_chunk
 from longwire.words.reasons import CloseReason as Reason
 
@@ -32,7 +33,7 @@ def json_head(*fields: bytes) -> bytes:
 # Events: what readers see, and when.
 
 
-def test_each_frame_is_seen_as_it_comes_and_marked_as_a_place_to_begin_anew() -> None:
+def test_each_frame_is_seen_as_it_comes_from_the_first_token_on_and_marked_as_a_place_to_begin_anew() -> None:
     scene = Scene().feed(CHUNKED)
     assert (scene.blocks, scene.ended.began, scene.sink.first_byte) == ([], 1, 1)
     at = len(CHUNKED)
@@ -40,9 +41,12 @@ def test_each_frame_is_seen_as_it_comes_and_marked_as_a_place_to_begin_anew() ->
         frame = encode_chunk(block)
         scene.feed(frame)
         at += len(frame)
-        assert len(scene.blocks) == number
+        assert len(scene.blocks) == (number if number > 1 else 0), "a role alone says nothing"
+        if number == 1:
+            assert scene.sink.checkpoints == []
+            continue
         # A second reading that begins behind an event knows of tokens seen, not of their absence.
-        assert scene.sink.checkpoints[-1] == (at if number > 1 else -1)
+        assert scene.sink.checkpoints[-1] == at
     assert [entry.framed for entry in scene.sink.entries] == [True, True, True]
     scene.feed(encode_chunk(FINISH))
     assert scene.sink.checkpoints[-1] == -1, "no checkpoint tells of a finish: behind one there is none"
@@ -230,14 +234,53 @@ def test_encoded_answers_are_refused_whatever_they_are() -> None:
 # Bodies.
 
 
-@pytest.mark.parametrize("cut", [1, 40, 63, 64, 65, len(JSON) - 1, len(JSON)])
-def test_a_sized_body_is_passed_on_as_soon_as_it_is_seen_to_be_an_answer(cut: int) -> None:
-    scene = Scene(Expect.JSON).feed(json_head(b"content-length: %d" % len(JSON)), JSON[:cut])
-    assert (scene.ended.answer is not None) == (cut >= 64)
-    scene.feed(JSON[cut:])
-    assert b"".join(scene.blocks) == JSON and scene.ended.reason is Reason.COMPLETED
+LARGE = JSON[:-1] + b" " * HELD_BODY_BYTES + b"}"
+
+
+@pytest.mark.parametrize("body", [JSON, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("cut", [1, 64, -(HELD_BODY_BYTES // 2), -1])
+def test_a_sized_body_is_passed_on_when_it_is_whole_or_too_large_to_be_held(body: bytes, cut: int) -> None:
+    scene = Scene(Expect.JSON).feed(json_head(b"content-length: %d" % len(body)), body[:cut])
+    assert (scene.ended.answer is not None) == (len(body[:cut]) >= HELD_BODY_BYTES)
+    scene.feed(body[len(body[:cut]) :])
+    assert b"".join(scene.blocks) == body and scene.ended.reason is Reason.COMPLETED
     assert scene.ended.released == [True] and scene.ended.answer is not None
-    assert scene.ended.answer.content_length == len(JSON)
+    assert scene.ended.answer.content_length == len(body)
+
+
+@pytest.mark.parametrize(("body", "is_failure"), [(JSON, True), (LARGE, False)])
+def test_a_body_that_breaks_while_it_is_held_was_never_there(body: bytes, is_failure: bool) -> None:
+    scene = Scene(Expect.JSON).feed(json_head(b"content-length: %d" % len(body)), body[:-1]).end(BROKEN)
+    assert scene.ended.reason is Reason.UPSTREAM_RESET and (scene.ended.failure is not None) == is_failure
+    assert scene.blocks == ([] if is_failure else scene.blocks) and (scene.ended.answer is None) == is_failure
+
+
+def test_what_says_nothing_is_held_back_until_a_token_or_too_much_of_it_has_come() -> None:
+    scene = Scene().feed(CHUNKED, encode_chunk(ROLE), encode_chunk(b": ping\n\n"))
+    assert scene.blocks == [] and scene.sink.entries == []
+    scene.feed(encode_chunk(A))
+    assert scene.blocks == [ROLE, b": ping\n\n", A]
+    count = MAX_HELD_BYTES // len(encode_chunk(ROLE))
+    much = Scene().feed(CHUNKED, *[encode_chunk(ROLE)] * count)
+    assert much.blocks == []
+    assert len(much.feed(encode_chunk(ROLE)).blocks) == count + 1
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_an_answer_that_breaks_before_its_first_token_was_never_there(cut: bool) -> None:
+    scene = Scene().feed(CHUNKED, encode_chunk(ROLE)).end(BROKEN if cut else None)
+    assert scene.ended.failure is not None and scene.sink.entries == []
+    assert scene.ended.reason is Reason.UPSTREAM_RESET
+
+
+def test_an_empty_answer_is_passed_on_at_its_end() -> None:
+    scene = Scene().feed(CHUNKED, in_chunks(ROLE, FINISH, DONE))
+    assert scene.blocks == [ROLE, FINISH, DONE] and scene.ended.reason is Reason.COMPLETED
+
+
+def test_progress_that_a_client_asked_for_is_passed_on() -> None:
+    progress = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":null}],"prompt_progress":{"total":9}}\n\n'
+    assert Scene().feed(CHUNKED, in_chunks(ROLE, progress, last=False)).blocks == [ROLE, progress]
 
 
 def test_a_short_body_is_an_answer_too() -> None:
@@ -257,7 +300,7 @@ def test_a_close_delimited_body_ends_with_a_fin_and_breaks_with_a_reset() -> Non
     whole = Scene(Expect.JSON).feed(json_head() + JSON).end()
     assert whole.ended.reason is Reason.COMPLETED and whole.ended.released == [False]
     broken = Scene(Expect.JSON).feed(json_head() + JSON).end(BROKEN)
-    assert broken.ended.reason is Reason.UPSTREAM_RESET and broken.ended.failure is None
+    assert broken.ended.reason is Reason.UPSTREAM_RESET and broken.ended.failure is not None
 
 
 def test_a_surplus_behind_a_body_spoils_the_connection() -> None:
@@ -301,7 +344,7 @@ def test_a_relayed_event_stream_is_a_stream_with_all_its_fields() -> None:
 
 def test_a_body_over_the_cap_of_a_stream_ends() -> None:
     scene = Scene(Expect.JSON, limits=(1 << 20, 500)).feed(json_head(b"content-length: 900") + JSON, b"x" * 500)
-    assert scene.ended.reason is Reason.STREAM_TOO_LARGE and scene.ended.failure is None
+    assert scene.ended.reason is Reason.STREAM_TOO_LARGE and scene.ended.failure is not None
 
 
 # Refusals.

@@ -101,6 +101,9 @@ class Watch(Protocol):
     def saw_token(self) -> bool:
         """Whether any content, reasoning or tool delta has come."""
 
+    def has_opened(self) -> bool:
+        """Whether there is something to be passed on at once: a token, or progress that the client has asked for."""
+
     @property
     def plain_mark(self) -> bytes | None:
         """What every ordinary delta of this answer contains and nothing else does; None: they must be looked at one by one."""

@@ -20,14 +20,15 @@ from ..words.reasons import CloseReason
 from .base import Answer, Failure, Link, Owner, Sink, Verdict, Watch
 from .body import Body, Pieces
 from .head import HeadReader
+from .opening import Opening
+from .refusal import BROKE_IN_THE_MIDDLE, failure_of
 
 MAX_REFUSAL_BYTES = 64 * 1024
 """How much of an error body is kept for the client."""
-LOOK_BYTES = 64
-"""So much of a JSON answer is looked at before it is passed on: an error object shows itself by its first key."""
+HELD_BODY_BYTES = 64 * 1024
+"""So much of a JSON answer is held back until it is whole, for no client can use a part of it: an error object shows by its
+first key, and where it breaks off another engine can still be asked."""
 DONE_BLOCK = b"data: [DONE]\n\n"
-
-_BROKE_IN_THE_MIDDLE = "The engine's connection broke in the middle of its answer."
 
 
 class Phase(IntEnum):
@@ -52,7 +53,7 @@ class Exchange:
     """Reads one answer from ``link`` into ``sink``; ``limits`` are the most bytes of an event and of a stream."""
 
     __slots__ = (
-        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_link", "_pieces", "_sent_any",
+        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_link", "_opening", "_pieces", "_sent_any",
         "expect", "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
     )  # fmt: skip
 
@@ -72,6 +73,7 @@ class Exchange:
         self._held = bytearray()
         self._head_reader = HeadReader()
         self._framer: EventFramer | None = None
+        self._opening = Opening()
         self._body = Body(False, None)
         self._pieces = Pieces()
         self._sent_any = False
@@ -89,6 +91,7 @@ class Exchange:
         self._framer.is_first = False
         self._at_frame = True
         self._sent_any = True
+        self._opening.finish()
         self.watch.prime()
 
     def switch_sink(self, sink: Sink) -> None:
@@ -119,7 +122,7 @@ class Exchange:
         elif error is None and self._is_close_delimited():
             self._complete_body(reusable=False)
         else:
-            self._break(CloseReason.UPSTREAM_RESET, _BROKE_IN_THE_MIDDLE)
+            self._break(CloseReason.UPSTREAM_RESET, BROKE_IN_THE_MIDDLE)
 
     def finish_refusal(self) -> None:
         """The rest of an error's body is not waited for any more."""
@@ -277,6 +280,19 @@ class Exchange:
         return True
 
     def _append(self, event: Found) -> None:
+        if self._opening.is_over:
+            self._pass(event)
+            return
+        self._opening.hold(event)
+        if self.watch.has_opened() or self._opening.is_too_large:
+            self._open()
+
+    def _open(self) -> None:
+        """Nothing is held back any more."""
+        for event in self._opening.finish():
+            self._pass(event)
+
+    def _pass(self, event: Found) -> None:
         self._sent_any = True
         if event.rewritten is not None:
             self.sink.append_record(event.rewritten, event.silent)
@@ -295,7 +311,8 @@ class Exchange:
         """The end marker has come. It is passed on only if the answer is whole: an end that lies is worse than an error."""
         reason, _ = self.watch.outcome(True)
         if reason.is_success:
-            self._append(marker)
+            self._open()
+            self._pass(marker)
         self._publish(-1)
         self._finish_events(reason)
 
@@ -308,6 +325,8 @@ class Exchange:
         if ended_cleanly and not self._take(last):
             return
         reason, owes_marker = self.watch.outcome(ended_cleanly)
+        if reason.is_success:
+            self._open()
         if reason.is_success and owes_marker:
             self.sink.append_record(DONE_BLOCK)
             self.watch.tokenless += 1
@@ -388,7 +407,7 @@ class Exchange:
             self._pieces.add(at + start, end - start, ends=not body.is_within_chunk or end < len(data))
             if not self._sent_any:
                 self._held += data[start:end]
-        if not self._sent_any and len(self._held) >= LOOK_BYTES:
+        if not self._sent_any and len(self._held) >= HELD_BODY_BYTES:
             self._look_at_body()
         if self.phase is Phase.BODY and self._sent_any:
             self._pieces.pass_on(self.sink)
@@ -443,22 +462,8 @@ class Exchange:
         head = self.head
         assert head is not None
         body = bytes(self._held)
-        content_type = head.get(b"content-type") or b""
         self._over(reusable)
-        if head.status >= 400:
-            reason = CloseReason.UPSTREAM_REFUSED if head.status < 500 else CloseReason.UPSTREAM_FAILED
-            keep = [(k, v) for k, v in head.headers if k in (b"retry-after", b"www-authenticate")]
-            self.owner.failed(Failure(reason, "", head.status, body, content_type, keep))
-        elif self.watch.reads_error(body):
-            self.owner.failed(
-                Failure(CloseReason.UPSTREAM_ERROR_EVENT, self.watch.error_message, self.watch.error_status, body)
-            )
-        elif is_cut:
-            self.owner.failed(Failure(CloseReason.UPSTREAM_RESET, _BROKE_IN_THE_MIDDLE))
-        else:
-            shown = content_type.decode("latin-1") or "no content type"
-            message = f"The engine answered {head.status} with {shown} where that cannot be its answer."
-            self.owner.failed(Failure(CloseReason.UPSTREAM_PROTOCOL, message, body=body, content_type=content_type))
+        self.owner.failed(failure_of(head, body, self.watch, is_cut))
 
     # Ends.
 

@@ -31,6 +31,8 @@ MAX_COUNT = 1 << 53
 """Beyond it a JSON reader may not know the number any more (RFC 8259 section 6)."""
 MAX_ERROR_TEXT_CHARS = 2000
 """An engine's words are passed on, within reason."""
+_PROGRESS = "prompt_progress"
+"""llama.cpp says how much of the prompt it has read, to clients that ask for it."""
 NO_WORDS = "The engine reported an error without words."
 
 
@@ -42,8 +44,8 @@ class ChatWatch:
     """
 
     __slots__ = (
-        "_done", "_finished", "_mark", "_saw_token", "choices", "error_message", "error_status", "hides_usage", "strips_fields",
-        "tokenless", "usage",
+        "_done", "_finished", "_has_opened", "_mark", "_saw_token", "choices", "error_message", "error_status", "hides_usage",
+        "strips_fields", "tokenless", "usage",
     )  # fmt: skip
 
     def __init__(self, choices: int, hides_usage: bool) -> None:
@@ -57,6 +59,7 @@ class ChatWatch:
         self._finished: set[int] = set()
         self._mark: bytes | None = None
         self._saw_token = False
+        self._has_opened = False
         self._done = False
 
     def is_plain(self, frame: bytes) -> bool:
@@ -73,6 +76,9 @@ class ChatWatch:
 
     def saw_token(self) -> bool:
         return self._saw_token
+
+    def has_opened(self) -> bool:
+        return self._has_opened
 
     @property
     def plain_mark(self) -> bytes | None:
@@ -109,6 +115,7 @@ class ChatWatch:
             has_token |= self._read_choice(choice)
         self.tokenless += not has_token
         self._saw_token |= has_token
+        self._has_opened |= has_token or _PROGRESS in event
         return Verdict.PASS
 
     def is_whole(self, block: bytes) -> bool:
@@ -159,6 +166,9 @@ class RelayWatch:
 
     def saw_token(self) -> bool:
         return self._saw
+
+    def has_opened(self) -> bool:
+        return True
 
     @property
     def plain_mark(self) -> bytes | None:
