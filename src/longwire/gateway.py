@@ -7,8 +7,9 @@ acts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
@@ -52,6 +53,8 @@ class Visit(NamedTuple):
     words: EndingWords
     asker: tuple[int, int] = (0, 0)
     """The connection that asks and the bytes written on it so far: which of its requests this is, for an adopter."""
+    timeouts: Mapping[str, float] = MappingProxyType({})
+    """What it wishes for the clocks of its generation, by the names of words.wishes."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
 from importlib.resources import files
@@ -46,6 +46,7 @@ from .cursors import check_cursor, cursor_of
 from .ownership import GENERATING, owner_of
 from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
+from .timeouts import NO_WISHES, read_timeouts
 
 log = logging.getLogger("longwire.server")
 
@@ -72,6 +73,7 @@ class Pending:
     tenant: Tenant | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     grace_s: float = 0.0
+    timeouts: Mapping[str, float] = NO_WISHES
     is_operator: bool = False
 
     @property
@@ -135,6 +137,7 @@ class Handlers:
         if match.name in GENERATING:
             self._check_media_type(match.name, head)
             pending.on_disconnect, pending.grace_s = self._policy(head, pending.tenant)
+            pending.timeouts = read_timeouts(head, self.settings)
         return pending
 
     @staticmethod
@@ -264,6 +267,7 @@ class Handlers:
             idempotency_key=key,
             on_disconnect=pending.on_disconnect,
             grace_s=pending.grace_s,
+            timeouts=pending.timeouts,
             asker=(connection.serial, connection.written_bytes),
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )
