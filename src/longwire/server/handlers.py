@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -41,12 +41,13 @@ from ..words.errors import (
 )
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
+from ..words.wishes import NO_WISHES
 from . import cors
 from .cursors import check_cursor, cursor_of
 from .ownership import GENERATING, owner_of
 from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
-from .timeouts import NO_WISHES, read_timeouts
+from .timeouts import read_timeouts
 
 log = logging.getLogger("longwire.server")
 
@@ -73,7 +74,7 @@ class Pending:
     tenant: Tenant | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     grace_s: float = 0.0
-    timeouts: Mapping[str, float] = NO_WISHES
+    timeouts: Mapping[str, float] = field(default_factory=lambda: NO_WISHES)
     is_operator: bool = False
 
     @property

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from ..wire.http1 import RequestHead
 from ..words.errors import RefusedError, RemoteError
 from ..words.settings import Settings
-from ..words.wishes import MIN_RATE, WISHES
+from ..words.wishes import MIN_RATE, NO_WISHES, WISHES
 
 HEADER: Final = "Longwire-Timeouts"
 MAX_TEXT_BYTES: Final = 256
 """All names with the longest numbers that there may be, and room for spaces."""
-NO_WISHES: Final[Mapping[str, float]] = MappingProxyType({})
 
 _NUMBER: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,3})?", re.ASCII)
 

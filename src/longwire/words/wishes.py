@@ -6,6 +6,8 @@ What must not: reading the header (server/timeouts.py), what becomes of a wish (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 FIRST_BYTE: Final = "first-byte"
@@ -17,3 +19,6 @@ MIN_RATE: Final = "min-rate"
 
 WISHES: Final = (FIRST_BYTE, FIRST_TOKEN, SILENCE, TOTAL, MIN_RATE)
 """All of them. Times are seconds; 0 is the longest that there may be."""
+
+NO_WISHES: Final[Mapping[str, float]] = MappingProxyType({})
+"""What most requests wish."""
