@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.house import CHUNKED, HOLD, chat, delta, in_chunks, open_house
@@ -122,7 +123,7 @@ def test_a_slow_reader_is_told_so_before_the_kernel_cuts_it(
     ],
 )
 async def test_both_sides_of_the_gateway_are_told(
-    settings: dict[str, float], client: tuple[int, ...] | None, engine: tuple[int, ...] | None
+    settings: dict[str, Any], client: tuple[int, ...] | None, engine: tuple[int, ...] | None
 ) -> None:
     async with open_house(**settings) as house:
         house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), HOLD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,7 +135,7 @@ async def test_without_wishes_there_are_none(visits: list[Visit]) -> None:
     ("settings", "status", "code"),
     [({}, 400, "invalid_request"), ({"max_request_timeout_s": 0.0}, 403, "refused")],
 )
-async def test_a_refusal_is_an_error_in_openai_s_shape(settings: dict[str, float], status: int, code: str) -> None:
+async def test_a_refusal_is_an_error_in_openai_s_shape(settings: dict[str, Any], status: int, code: str) -> None:
     async with open_house(**settings) as house:
         answer = await house.ask(chat(), {"longwire-timeouts": "total=soon"})
         assert answer.status == status and answer.error["param"] == HEADER and answer.error["code"] == code
