@@ -7,7 +7,7 @@ acts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from .wire.http1 import Headers
 from .words.errors import ModelForbidden, Overloaded
 from .words.reasons import CloseReason
 from .words.settings import Settings
+from .words.wishes import NO_WISHES
 
 USAGE_LOOK_BACK = 4
 """Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
@@ -52,6 +53,8 @@ class Visit(NamedTuple):
     words: EndingWords
     asker: tuple[int, int] = (0, 0)
     """The connection that asks and the bytes written on it so far: which of its requests this is, for an adopter."""
+    timeouts: Mapping[str, float] = NO_WISHES
+    """What it wishes for the clocks of its generation, by the names of words.wishes."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
     ("stages", frozenset({"admission", "engines", "streams"})),
-    ("shapes", frozenset({"wire", "dialects"})),
+    ("shapes", frozenset({"wire", "dialects", "sockets"})),
     ("words", frozenset({"words"})),
 )
 """From the top down. A room knows what lies below its layer: never what lies above, never its neighbours."""

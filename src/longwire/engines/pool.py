@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from urllib.parse import SplitResult, urlsplit
 
+from ..sockets import set_peer_options
 from ..words.clock import Clock
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
@@ -144,7 +145,7 @@ class Upstream:
         self.connecting += 1
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self.freed, self.lost),
                     self.endpoint.address or self.host,
                     self.port,
@@ -157,6 +158,7 @@ class Upstream:
             raise ConnectFailed(f"engine {self.public_name} cannot be reached: {_words_of(exc)}") from exc
         finally:
             self.connecting -= 1
+        set_peer_options(transport.get_extra_info("socket"), self._settings.peer_timeout_s)
         self._busy.add(connection)
         return connection
 

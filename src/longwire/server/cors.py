@@ -13,8 +13,8 @@ from ..wire.http1 import Headers, RequestHead
 
 EXPOSED = b"X-Stream-Id, Location, X-Request-Id, Retry-After, Longwire-On-Disconnect"
 ALLOWED = (
-    b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, X-Request-Id, X-Api-Key, "
-    b"Cache-Control"
+    b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Longwire-On-Disconnect, Longwire-Timeouts, X-Request-Id, "
+    b"X-Api-Key, Cache-Control"
 )
 MAX_AGE_S = b"600"
 MAX_ASKED_HEADERS = 64

@@ -12,9 +12,9 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -41,11 +41,13 @@ from ..words.errors import (
 )
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
+from ..words.wishes import NO_WISHES
 from . import cors
 from .cursors import check_cursor, cursor_of
 from .ownership import GENERATING, owner_of
 from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
+from .timeouts import read_timeouts
 
 log = logging.getLogger("longwire.server")
 
@@ -72,6 +74,7 @@ class Pending:
     tenant: Tenant | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     grace_s: float = 0.0
+    timeouts: Mapping[str, float] = field(default_factory=lambda: NO_WISHES)
     is_operator: bool = False
 
     @property
@@ -135,6 +138,7 @@ class Handlers:
         if match.name in GENERATING:
             self._check_media_type(match.name, head)
             pending.on_disconnect, pending.grace_s = self._policy(head, pending.tenant)
+            pending.timeouts = read_timeouts(head, self.settings)
         return pending
 
     @staticmethod
@@ -264,6 +268,7 @@ class Handlers:
             idempotency_key=key,
             on_disconnect=pending.on_disconnect,
             grace_s=pending.grace_s,
+            timeouts=pending.timeouts,
             asker=(connection.serial, connection.written_bytes),
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..observe.instruments import Instruments
+from ..sockets import client_timeout_s, set_peer_options
 from ..streams.memory import Memory
 from ..wire.forwarded import TrustedNetworks
 from ..words.clock import Clock
@@ -105,6 +106,7 @@ class Listener:
     def welcome(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """A client that has just been accepted."""
         sock.setblocking(False)
+        set_peer_options(sock, client_timeout_s(self.settings.peer_timeout_s, self.settings.slow_reader_s))
         self.open(ClientConnection(self, self.handlers), sock, tls=tls)
 
     def look_after(self) -> None:
