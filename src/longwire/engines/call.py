@@ -19,10 +19,12 @@ from ..words.faultpoint import reach
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .base import Answer, Failure, Sink, Watch
-from .breaker import weigh
+from .breaker import BreakerState, weigh
+from .clocks import Clocks, Pace
 from .exchange import Exchange, Expect
-from .pool import ConnectFailed, Upstream
+from .pool import ConnectFailed, ConnectTimeout, Upstream
 from .transport import UpstreamConnection
+from .watchman import Watchman
 
 log = logging.getLogger("longwire.engines")
 
@@ -43,11 +45,21 @@ class Order:
     body: bytes
     expect: Expect
     make_watch: Callable[[], Watch]
+    clocks: Clocks
     plain_body: bytes | None = None
+    model: str = ""
+    started_at: float | None = None
+    """When the generation began, where an earlier attempt did; the total is counted from there."""
 
 
 class CallSink(Sink, Protocol):
     """The sink of a call: besides the answer's bytes it keeps the request's."""
+
+    def progress(self) -> int:
+        """A number that is another one whenever events have come, by whatever way."""
+
+    def count_events(self) -> int:
+        """Events with a seq so far."""
 
     def store_request(self, data: bytes) -> None: ...
 
@@ -80,6 +92,7 @@ class CallShell:
     settings: Settings
     clock: Clock
     instruments: Instruments
+    watchman: Watchman
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -94,8 +107,8 @@ class Call:
     """The producer of one stream. :meth:`stop` may come at any time, from any state."""
 
     __slots__ = (
-        "_connect", "_connection", "_deadline", "_is_over", "_shell", "_used_plain_body", "_was_refused", "exchange",
-        "order", "owner", "sink", "upstream", "watch",
+        "_connect", "_connection", "_deadline", "_is_over", "_progress", "_shell", "_token_at", "_used_plain_body",
+        "_was_refused", "exchange", "order", "owner", "pace", "sink", "upstream", "watch",
     )  # fmt: skip
 
     def __init__(self, upstream: Upstream, order: Order, sink: CallSink, owner: CallOwner, shell: CallShell) -> None:
@@ -111,9 +124,13 @@ class Call:
         self._deadline: Timer | None = None
         self._is_over = False
         self._was_refused = False
+        self._progress = sink.progress()
+        self._token_at: float | None = None
+        self.pace = Pace(order.clocks, shell.clock.now(), order.started_at)
         self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
         upstream.in_flight += 1
         upstream.breaker.begin_trial(shell.clock.now())
+        shell.watchman.add(self)
 
     def __repr__(self) -> str:
         return f"<Call {self.upstream.name} {'over' if self._is_over else self.exchange or 'connecting'}>"
@@ -163,6 +180,53 @@ class Call:
     def unsplice(self) -> None:
         if self._connection is not None:
             self._connection.unsplice()
+
+    # Called by the watchman.
+
+    @property
+    def name(self) -> str:
+        return self.upstream.name
+
+    @property
+    def model(self) -> str:
+        return self.order.model
+
+    @property
+    def last_token_at(self) -> float | None:
+        """When a look has first seen the last of what has come. Between two looks nobody notes the time of a token."""
+        progress = self.sink.progress()
+        if progress != self._progress:
+            self._progress = progress
+            now = self._shell.clock.now()
+            if not self.watch.saw_token():
+                self.pace.note_progress(now)
+                return None
+            if self._token_at is None and self.upstream.breaker.state is BreakerState.HALF_OPEN:
+                self.upstream.breaker.note_success(now)  # a trial has shown what it was for
+            self._token_at = now
+        return self._token_at
+
+    @property
+    def tokens(self) -> int:
+        return self.sink.count_events() - self.watch.tokenless
+
+    def is_generating(self) -> bool:
+        moved_at = self.upstream.moved_at
+        return moved_at is not None and self._shell.clock.now() - moved_at < self._shell.settings.load_stale_s
+
+    def is_paused(self) -> bool:
+        return self.sink.chain.is_full
+
+    def give_up(self, reason: CloseReason, message: str) -> None:
+        """A clock has run out. An engine that has said that it is through, and only keeps its connection open, has ended."""
+        self.sink.unsplice()
+        exchange = self.exchange
+        if exchange is None:
+            self.failed(Failure(reason, message))
+        elif reason is CloseReason.TOKEN_SILENCE and self.watch.outcome(True)[0].is_success:
+            exchange.end_here()
+        else:
+            exchange.fail(reason, message)
 
     # Called by the exchange.
 
@@ -225,6 +289,11 @@ class Call:
     async def _wait_connect(self) -> None:
         try:
             connection = await self.upstream.wait_connection()
+        except ConnectTimeout as exc:
+            self._connect = None
+            self._shell.instruments.clock_connect_total += 1
+            self.failed(Failure(CloseReason.CONNECT_TIMEOUT, f"The {exc}."))
+            return
         except ConnectFailed as exc:
             self._connect = None
             self.failed(Failure(CloseReason.UPSTREAM_UNREACHABLE, f"The {exc}."))
@@ -240,11 +309,11 @@ class Call:
             self.failed(Failure(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help))
 
     def _send(self, connection: UpstreamConnection) -> None:
-        settings = self._shell.settings
         self._connection = connection
         self.exchange = self._make_exchange(connection)
         self._cancel_deadline()
-        self._deadline = self._shell.clock.call_later(settings.first_byte_timeout_s, self._too_late)
+        if self.order.clocks.first_byte_s:
+            self._deadline = self._shell.clock.call_later(self.order.clocks.first_byte_s, self._too_late)
         self.owner.sent(connection)
         reach("named_before_sent")
         # A copy, not views: a stream can end, and its blocks be another's, while the kernel has not taken all of its request.
@@ -262,6 +331,7 @@ class Call:
         if exchange.head is not None:
             exchange.finish_refusal()  # its status is known, and so much of its words as came
             return
+        self._shell.instruments.clock_first_byte_total += 1
         self.failed(Failure(CloseReason.UPSTREAM_TIMEOUT, "The engine did not begin to answer in time."))
         exchange.abandon()
 
@@ -284,12 +354,15 @@ class Call:
         breaker, now = self.upstream.breaker, self._shell.clock.now()
         if reason.is_success:
             breaker.note_success(now)
-        elif breaker.note_fault(now, weigh(reason, status, words), str(reason)):
+            return
+        weight = 0.0 if self.order.clocks.is_clients_own(reason) else weigh(reason, status, words)
+        if breaker.note_fault(now, weight, str(reason)):
             self._shell.instruments.breakers_opened_total += 1
             log.warning("breaker_opened", extra={"fields": {"engine": self.upstream.name, "why": breaker.why}})
 
     def _finish(self) -> None:
         self._is_over = True
         self.upstream.in_flight -= 1
+        self._shell.watchman.discard(self)
         self.exchange = None
         self._cancel_deadline()

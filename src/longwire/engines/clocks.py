@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import Final
@@ -57,6 +57,10 @@ class Clocks:
         """Whether this ending was found by a clock that the client has shortened. It says nothing about the engine then, and
         must weigh nothing at its breaker: one client's impatience would take the engine away from all others."""
         return _CLOCK_OF.get(reason) in self.shortened
+
+    def without_tokens(self) -> Clocks:
+        """For an answer in one piece, of which no token is seen: what is left is connecting, the first byte and the total."""
+        return replace(self, first_token_s=0.0, silence_s=0.0, min_tokens_per_s=0.0)
 
     @property
     def shortest_s(self) -> float:
@@ -199,6 +203,10 @@ class Pace:
     def __repr__(self) -> str:
         began = "waits" if self._token_at is None else f"silent {self.silences} times"
         return f"<Pace {began}, {self._forgiven_s:g} s forgiven>"
+
+    def note_progress(self, now: float) -> None:
+        """The engine has shown that it works on the prompt, though there is no token yet."""
+        self._silence_from = max(self._silence_from, now - self._forgiven_s)
 
     def look(
         self, now: float, *, last_token_at: float | None, tokens: int, is_generating: bool, is_paused: bool = False

@@ -11,8 +11,6 @@ Over 400 lines: the ways in which an answer ends are one table of cases, and a c
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from ..wire.chunked import ChunkedError
 from ..wire.framer import LONGEST_WHOLE, EventFramer, EventTooLarge, Found
 from ..wire.http1 import Http1Error, ResponseHead
@@ -21,7 +19,10 @@ from .base import Answer, Failure, Link, Owner, Sink, Verdict, Watch
 from .body import Body, Pieces
 from .head import HeadReader
 from .opening import Opening
+from .phases import Expect, Phase
 from .refusal import BROKE_IN_THE_MIDDLE, failure_of
+
+__all__ = ["DONE_BLOCK", "HELD_BODY_BYTES", "LONGEST_WHOLE", "MAX_REFUSAL_BYTES", "Exchange", "Expect", "Phase"]
 
 MAX_REFUSAL_BYTES = 64 * 1024
 """How much of an error body is kept for the client."""
@@ -29,24 +30,6 @@ HELD_BODY_BYTES = 64 * 1024
 """So much of a JSON answer is held back until it is whole, for no client can use a part of it: an error object shows by its
 first key, and where it breaks off another engine can still be asked."""
 DONE_BLOCK = b"data: [DONE]\n\n"
-
-
-class Phase(IntEnum):
-    """How far the answer has been read."""
-
-    HEAD = 0
-    EVENTS = 1
-    BODY = 2
-    REFUSAL = 3
-    OVER = 4
-
-
-class Expect(IntEnum):
-    """What the request asked for."""
-
-    EVENTS = 0
-    JSON = 1
-    ANY = 2
 
 
 class Exchange:
@@ -128,6 +111,11 @@ class Exchange:
         """The rest of an error's body is not waited for any more."""
         if self.phase is Phase.REFUSAL:
             self._finish_refusal(reusable=False)
+
+    def end_here(self) -> None:
+        """Behind the last of its answer the engine says nothing more: take that for the end."""
+        if self.phase is Phase.EVENTS:
+            self._end_events(ended_cleanly=True)
 
     def fail(self, reason: CloseReason, message: str) -> None:
         """End here by a decision that is not the engine's."""

@@ -29,6 +29,10 @@ class ConnectFailed(Exception):
     """No connection: refused, unreachable, not in time, or a TLS failure."""
 
 
+class ConnectTimeout(ConnectFailed):
+    """Not in time."""
+
+
 class Upstream:
     """One endpoint of one engine. Connections are taken last-in first-out, so that the surplus grows old and is closed."""
 
@@ -139,6 +143,7 @@ class Upstream:
         """A new connection.
 
         Raises:
+            ConnectTimeout: there was none within connect_timeout_s.
             ConnectFailed: with a sentence that names the upstream and the cause, but no address of it.
         """
         loop = asyncio.get_running_loop()
@@ -153,7 +158,7 @@ class Upstream:
                     server_hostname=self.host if self._tls else None,
                 )
         except TimeoutError as exc:
-            raise ConnectFailed(f"engine {self.public_name} did not accept a connection in time") from exc
+            raise ConnectTimeout(f"engine {self.public_name} did not accept a connection in time") from exc
         except (OSError, ssl.SSLError, UnicodeError) as exc:
             raise ConnectFailed(f"engine {self.public_name} cannot be reached: {_words_of(exc)}") from exc
         finally:

@@ -10,18 +10,16 @@ Over 400 lines: a stream is one state, and every change of it stands beside the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ..observe.instruments import Instruments
-from ..words.clock import Clock
 from ..words.events import RECORD
 from ..words.faultpoint import reach
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
-from .arena import PAUSE_BLOCKS, Arena, ArenaFull, Use
+from .arena import PAUSE_BLOCKS, ArenaFull, Use
 from .chain import Chain
 from .log import Log
-from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
+from .shell import StreamShell
+from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow
 from .terms import (
     TRANSITIONS,
     BodyHead,
@@ -167,6 +165,17 @@ class Stream:
         if self._is_spliced and end != self._seen_end:
             self._seen_end = end
             self.last_at = now
+
+    def progress(self) -> int:
+        """Another number whenever events have come, by whatever way; heartbeats are none."""
+        log = self.log
+        spliced = log.upstream.end - self._spliced_from if self._is_spliced else 0
+        return len(log.entries) - len(log.silent) + spliced
+
+    def count_events(self) -> int:
+        """Events with a seq so far, those that went the short way included."""
+        self.settle()
+        return len(self.log.entries) - len(self.log.silent)
 
     def settle(self) -> None:
         """Take note of what has gone the short way."""
@@ -482,19 +491,3 @@ class Stream:
             self.waiting_since = self._now()
         arena.when_free(self._blocks_are_free)
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class StreamShell:
-    """What a stream needs from around it."""
-
-    arena: Arena
-    table: Table
-    clock: Clock
-    instruments: Instruments
-    on_end: Callable[[Stream], None]
-    on_idle: Callable[[Stream], None]
-    on_full: Callable[[], None]
-    on_change: Callable[[Stream], None]
-    """The row must be written anew."""
-    tally: Tally
