@@ -3,21 +3,23 @@
 What lives here: telling that an event is the one before it with another text, without parsing it.
 What must not: what events mean (said.py, seam.py).
 
-Nearly all events of an answer are one frame around ever new text. Where the bytes before and after the text are those of a frame
-that was parsed, and what stands between is the inside of exactly one JSON string, the event says what that frame said and nothing
-else but the text.
+Nearly all events of an answer are one frame around ever new text. Where the bytes before and after the text are those of a
+frame that was parsed, and what stands between is the inside of exactly one JSON string, the event says what that frame said
+and nothing else but the text.
 """
 
 from __future__ import annotations
 
 import json
-from json.decoder import scanstring
 from typing import Any, NamedTuple
 
 from ..wire.sse import parse_event
 
 MAX_FRAME_BYTES = 4096
 """Beyond it, to compare the frame costs what parsing it does."""
+
+_scan = json.JSONDecoder().raw_decode
+"""One JSON value from a place on, and where it ends."""
 
 _MARK = "\ue000text\ue000"
 """Stands for the text where a frame is looked into."""
@@ -42,11 +44,11 @@ class PlainForm(NamedTuple):
         if inner is None:
             return None
         try:
-            quoted = inner.decode("utf-8") + '"'
-            text, end = scanstring(quoted, 0, True)
+            quoted = f'"{inner.decode()}"'
+            text, end = _scan(quoted)
         except ValueError:
             return None
-        return text if end == len(quoted) else None
+        return str(text) if end == len(quoted) else None
 
 
 def learn(block: bytes, event: dict[str, Any], key: str, text: str) -> PlainForm | None:
@@ -69,7 +71,7 @@ def learn(block: bytes, event: dict[str, Any], key: str, text: str) -> PlainForm
 def _around(block: bytes, start: int) -> PlainForm | None:
     try:
         # One character per byte, so that the end that is found counts bytes.
-        _, end = scanstring(block.decode("latin-1"), start, True)
+        _, end = _scan(block.decode("latin-1"), start - 1)
     except ValueError:
         return None
     return PlainForm(block[:start], block[end - 1 :])
@@ -80,10 +82,7 @@ def _proves(form: PlainForm, event: dict[str, Any], key: str, text: str) -> bool
     other = form.head + _MARK.encode() + form.tail
     if not other.startswith(b"data: ") or other.find(b"\n") != len(other) - 2 or b"\r" in other:
         return False
-    try:
-        frame = json.loads(parse_event(other).data or b"")
-    except (ValueError, RecursionError):
-        return False
+    frame = parse_object(parse_event(other).data or b"")
     holder = holder_of(frame)
     if holder is None or holder.get(key) != _MARK:
         return False
@@ -99,3 +98,12 @@ def holder_of(frame: object) -> dict[str, Any] | None:
         return None
     delta = choice.get("delta")
     return delta if isinstance(delta, dict) else choice
+
+
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None: what an engine sends need not be JSON, and need not be small or shallow."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
