@@ -3,8 +3,9 @@
 What lives here: rewriting the second engine's events so that both parts read as one answer.
 What must not: requests (continuation.py), calls, the log, when an answer is gone on with.
 
-A stop string may begin in the first part and end in the second, where no engine sees it. Whether it does is decided by the first
-characters of the second part; until it is, they are held back. All that lies wholly in the second part is its engine's matter.
+A stop string may begin in the first part and end in the second, where no engine sees it. Whether it does is decided by the
+first characters of the second part; until it is, they are held back. What lies wholly in the second part is its engine's
+matter. Reasoning is not looked through: most engines stop at nothing in it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .said import (
     text_place,
     thought_names,
 )
+from .usage import whole_usage
 
 
 class Seam:
@@ -80,11 +82,9 @@ class Seam:
         """
         if self.is_ended:
             return []
-        if self._forms is not None and (text := self._forms[0].text(block)) is not None:
+        if self._forms is not None and self._forms[0].text(block) is not None:
             theirs, ours = self._forms
-            return (
-                [ours.head + block[len(theirs.head) : len(block) - len(theirs.tail)] + ours.tail] if text else [block]
-            )
+            return [ours.head + block[len(theirs.head) : len(block) - len(theirs.tail)] + ours.tail]
         fields = parse_event(block)
         data = (fields.data or b"").strip()
         if data == DONE:
@@ -140,9 +140,8 @@ class Seam:
 
     def _identify(self, event: dict[str, Any]) -> None:
         said = self.said
-        for key, value in (("id", said.id), ("created", said.created), ("model", said.model)):
-            if value is not None:
-                event[key] = value
+        told = {"id": said.id, "created": said.created, "model": said.model}
+        event |= {key: value for key, value in told.items() if value is not None}
         if said.fingerprint is not None:
             event["system_fingerprint"] = said.fingerprint
         elif said.id is not None:
@@ -183,6 +182,8 @@ class Seam:
         return not rest
 
     def _skip(self, text: str) -> str:
+        if text:
+            self._reasoning_cut = ""  # It is over.
         if not text or not self._content_cut:
             return text
         rest, self._content_cut = without_start(text, self._content_cut)
@@ -228,9 +229,12 @@ class Seam:
 
     def _remember(self, event: dict[str, Any], name: bytes | None) -> None:
         """An event to put out in what is held back, should no other come."""
-        if self._held:
-            event.pop("usage", None)
-            self._event = (event, name)
+        if not self._held:
+            return
+        event.pop("usage", None)
+        if "token_ids" in event["choices"][0]:
+            event["choices"][0]["token_ids"] = []  # They have been told with the event that the text was held back of.
+        self._event = (event, name)
 
     def _learn(self, block: bytes, rewritten: bytes, text: str) -> None:
         """How events go on from here where nothing but their text changes."""
@@ -240,6 +244,29 @@ class Seam:
         forms = [_form_of(each, text) for each in (block, rewritten)]
         if forms[0] is not None and forms[1] is not None:
             self._forms = (forms[0], forms[1])
+
+
+def finish_event(said: Said, reason: str, *, is_chat: bool) -> bytes:
+    """The finish of an answer of which nothing is left to be said."""
+    place: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
+    choice = {"index": 0, **place, "logprobs": None, "finish_reason": reason}
+    return _encode({**_top(said, is_chat), "choices": [choice]}, None)
+
+
+def usage_event(said: Said, usage: dict[str, Any], *, is_chat: bool) -> bytes:
+    """The usage of an answer whose second part has come to no event of its own for it."""
+    return _encode({**_top(said, is_chat), "choices": [], "usage": usage}, None)
+
+
+def _top(said: Said, is_chat: bool) -> dict[str, Any]:
+    told = {
+        "id": said.id,
+        "object": "chat.completion.chunk" if is_chat else "text_completion",
+        "created": said.created,
+        "model": said.model,
+        "system_fingerprint": said.fingerprint,
+    }
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def rests_of(said: str, stops: Sequence[str]) -> tuple[tuple[str, str], ...]:
