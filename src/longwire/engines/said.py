@@ -1,0 +1,277 @@
+"""What a cut answer has said so far.
+
+What lives here: reading it out of the answer's log, and the lead: what of it another request can be made to go on after.
+What must not: requests (continuation.py), the second part (seam.py), sockets, the log itself.
+
+An answer that cannot be gone on with exactly is told by an exception: to guess would be to make it up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..wire.sse import parse_event
+from .openai import is_error, most_usage, read_usage
+from .plain import PlainForm, learn, parse_object
+
+DONE = b"[DONE]"
+REASONING_NAMES = ("reasoning_content", "reasoning")
+"""What engines call it; some send the same text under both."""
+MAX_LEARNT_FORMS = 8
+"""Frames change a few times in an answer (role, reasoning, content); one that changes in each event is not worth learning."""
+MAX_NAME_CHARS = 64
+"""Of an engine's own word that is repeated in a sentence."""
+
+_NOT_TEXT = {
+    "tool_calls": "It has begun to call a tool.",
+    "function_call": "It has begun to call a function.",
+    "audio": "It speaks in audio.",
+    "refusal": "It is a refusal.",
+}
+_KNOWN_DELTA = frozenset({"role", "content", *REASONING_NAMES})
+
+
+class CannotContinue(Exception):
+    """The answer cannot be gone on with exactly. ``why`` is one short sentence."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Lead(NamedTuple):
+    """What the next request is given to go on after.
+
+    White space at its end is cut off: engines that get it begin another token than they would have, or strip it and say it
+    again. What was cut off has been sent, though.
+    """
+
+    content: str
+    reasoning: str
+    content_cut: str
+    reasoning_cut: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class Said:
+    """An answer as far as it has come. ``content`` and ``reasoning`` are put together when they are asked for."""
+
+    tokens: int = 0
+    """Events with text; where events tell their token ids, those."""
+    reasoning_tokens: int = 0
+    token_ids: list[int] | None = None
+    """The ids of all that was said; None where an event with text has told none."""
+    prompt_token_ids: list[int] | None = None
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    usage: dict[str, Any] | None = None
+    is_finished: bool = False
+    is_done: bool = False
+    """The end marker is in the log: another stream may go on with the answer, this one cannot."""
+    has_role: bool = False
+    reasoning_names: tuple[str, ...] = ()
+    _contents: list[str] = field(default_factory=list)
+    _reasonings: list[str] = field(default_factory=list)
+    _white_tokens: int = 0
+    """Tokens of the white space at the end."""
+    _silent_ids: list[int] = field(default_factory=list)
+    """Ids whose text is still to come: the engine holds it back, or it is half a character."""
+    _form: PlainForm | None = None
+    _form_is_thought: bool = False
+    _learnt: int = 0
+
+    @property
+    def content(self) -> str:
+        return _joined(self._contents)
+
+    @property
+    def reasoning(self) -> str:
+        return _joined(self._reasonings)
+
+    def add(self, block: bytes) -> None:
+        """Note one event of the log. Comments and in-band errors say nothing of the answer.
+
+        Raises:
+            CannotContinue: nothing that has said this can be gone on with. Also for every event from the finish on, which are
+                noted all the same.
+        """
+        if self._form is not None and (text := self._form.text(block)) is not None:
+            self._note(*(("", text) if self._form_is_thought else (text, "")), None)
+            return
+        event = self._read(block)
+        if event is None:
+            return
+        choice = only_choice(event)
+        self._note_facts(event)
+        if choice is not None:
+            self._add_choice(block, event, choice)
+        if self.is_finished:
+            raise CannotContinue("It is finished.")
+
+    def lead(self) -> Lead:
+        """What to go on after, and what had to be cut off for that."""
+        content, reasoning = self.content, self.reasoning
+        lead = content.rstrip()
+        # Reasoning that content has followed is over, and stays as it was said.
+        is_over = bool(content) and not reasoning.isspace()
+        thought = reasoning if is_over else reasoning.rstrip()
+        return Lead(
+            lead, thought, content[len(lead) :], reasoning[len(thought) :], max(0, self.tokens - self._white_tokens)
+        )
+
+    # Inside.
+
+    def _read(self, block: bytes) -> dict[str, Any] | None:
+        fields = parse_event(block)
+        data = (fields.data or b"").strip()
+        if data == DONE:
+            self.is_done = True
+            return None
+        event = parse_object(data)
+        if event is None:
+            if data.startswith(b"{"):
+                raise CannotContinue("An event of it is no JSON.")
+            return None
+        return None if fields.event == b"error" or is_error(event) else event
+
+    def _note_facts(self, event: dict[str, Any]) -> None:
+        self.id = self.id or _text_or_none(event.get("id"))
+        self.model = self.model or _text_or_none(event.get("model"))
+        self.fingerprint = self.fingerprint or _text_or_none(event.get("system_fingerprint"))
+        if self.created is None and isinstance(event.get("created"), int):
+            self.created = event["created"]
+        if event.get("usage"):
+            self.usage = most_usage([self.usage, read_usage(event["usage"])])
+        if self.prompt_token_ids is None:
+            self.prompt_token_ids = ids_in(event, "prompt_token_ids")
+
+    def _add_choice(self, block: bytes, event: dict[str, Any], choice: dict[str, Any]) -> None:
+        holder, key = text_place(choice)
+        if holder is not choice:
+            self._check_delta(holder)
+            self.has_role |= bool(holder.get("role"))
+        content = text_in(holder, key)
+        names = thought_names(holder)
+        thought = text_in(holder, names[0]) if names else ""
+        self.reasoning_names = self.reasoning_names or names
+        if self.prompt_token_ids is None:
+            self.prompt_token_ids = ids_in(choice, "prompt_token_ids")
+        ids = ids_in(choice, "token_ids")
+        self._note(content, thought, ids)
+        self.is_finished |= bool(choice.get("finish_reason"))
+        if self.is_finished:
+            self._form = None
+        elif ids is None and bool(content) != bool(thought) and len(names) < 2 and self._learnt < MAX_LEARNT_FORMS:
+            self._learnt += 1
+            self._form = learn(block, event, names[0] if thought else key, content or thought)
+            self._form_is_thought = bool(thought)
+
+    def _check_delta(self, delta: dict[str, Any]) -> None:
+        for name, value in delta.items():
+            if value and name not in _KNOWN_DELTA:
+                raise CannotContinue(_NOT_TEXT.get(name, f"It has said more than text: {name[:MAX_NAME_CHARS]}."))
+
+    def _note(self, content: str, thought: str, ids: list[int] | None) -> None:
+        if not content and not thought:
+            self._silent_ids += ids or ()
+            return
+        count = 1 if ids is None else len(self._silent_ids) + len(ids)
+        self._note_ids(ids)
+        self.tokens += count
+        if thought:
+            self.reasoning_tokens += count
+            self._reasonings.append(thought)
+        if content:
+            if not self._contents:
+                self._white_tokens = 0
+            self._contents.append(content)
+        self._white_tokens = self._white_tokens + count if (content or thought).isspace() else 0
+
+    def _note_ids(self, ids: list[int] | None) -> None:
+        is_first = not self._contents and not self._reasonings
+        if ids is None:
+            self.token_ids = None
+        elif is_first:
+            self.token_ids = [*self._silent_ids, *ids]
+        elif self.token_ids is not None:
+            self.token_ids += [*self._silent_ids, *ids]
+        self._silent_ids = []
+
+
+# How an event is read, of the first part and of the second.
+
+
+def only_choice(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The event's one choice; None where it has none.
+
+    Raises:
+        CannotContinue: there is another, or it is none.
+    """
+    choices = event.get("choices")
+    if choices is None or choices == []:
+        return None
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(choice, dict):
+        raise CannotContinue("An event of it has several choices, or none that can be read.")
+    if choice.get("index", 0) != 0:
+        raise CannotContinue("It has more than one choice.")
+    return choice
+
+
+def text_place(choice: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Where a choice has its text: the object, and the key in it."""
+    if "delta" not in choice:
+        return choice, "text"
+    if choice["delta"] is None:
+        choice["delta"] = {}
+    delta = choice["delta"]
+    if not isinstance(delta, dict):
+        raise CannotContinue("An event of it has a delta that cannot be read.")
+    return delta, "content"
+
+
+def text_in(holder: dict[str, Any], key: str) -> str:
+    """A text, empty where there is none."""
+    text = holder.get(key)
+    if text is not None and not isinstance(text, str):
+        raise CannotContinue("It has said something that is no text.")
+    return text or ""
+
+
+def thought_names(holder: dict[str, Any]) -> tuple[str, ...]:
+    """Under which names there is reasoning in a delta."""
+    return tuple(name for name in REASONING_NAMES if holder.get(name)) if "text" not in holder else ()
+
+
+def ids_in(holder: dict[str, Any], key: str) -> list[int] | None:
+    """A list of token ids, or None."""
+    ids = holder.get(key)
+    if isinstance(ids, list) and all(type(id) is int and id >= 0 for id in ids):
+        return ids
+    return None
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _joined(pieces: list[str]) -> str:
+    """All pieces as one, and the two halves of a character that came in two events as that character."""
+    if len(pieces) > 1:
+        text = "".join(pieces)
+        if not _is_encodable(text):
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        pieces[:] = [text]
+    return pieces[0] if pieces else ""
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

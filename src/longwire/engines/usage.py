@@ -1,0 +1,48 @@
+"""What an answer of two parts has used.
+
+What lives here: the sum of what two engines have told. What must not: how it is read (openai.py) or sent (seam.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .said import Said
+
+
+def whole_usage(said: Said, second: dict[str, Any], lead_tokens: int) -> dict[str, Any] | None:
+    """The usage of both parts: the prompt once, then all that was generated. None where the second part's tells too little.
+
+    The second prompt holds the first and what was said after it, so that the sum is the second's.
+    """
+    given, generated = second.get("prompt_tokens"), second.get("completion_tokens")
+    if not isinstance(given, int) or not isinstance(generated, int):
+        return None
+    first = said.usage or {}
+    prompt = first.get("prompt_tokens")
+    if not isinstance(prompt, int):
+        prompt = len(said.prompt_token_ids) if said.prompt_token_ids else given - lead_tokens
+    prompt = max(0, min(prompt, given))
+    whole = {**second, "prompt_tokens": prompt, "completion_tokens": given + generated - prompt}
+    whole["total_tokens"] = given + generated
+    of_prompt = _group(first, "prompt_tokens_details") or _group(second, "prompt_tokens_details")
+    if of_prompt:
+        whole["prompt_tokens_details"] = {key: min(count, prompt) for key, count in of_prompt.items()}
+    of_answer = _sum_details(
+        said, _group(first, "completion_tokens_details"), _group(second, "completion_tokens_details")
+    )
+    if of_answer:
+        whole["completion_tokens_details"] = of_answer
+    return whole
+
+
+def _sum_details(said: Said, first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    """Groups that neither part has told stay untold; what the first has not told of its reasoning is counted."""
+    if "reasoning_tokens" in second:
+        first = {"reasoning_tokens": said.reasoning_tokens, **first}
+    return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+
+
+def _group(usage: dict[str, Any], name: str) -> dict[str, int]:
+    group = usage.get(name)
+    return group if isinstance(group, dict) else {}
