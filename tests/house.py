@@ -604,7 +604,9 @@ class TestHouse:
             "tenants' slots": {t.name: use for t in inside.tenants if (use := inside.limiter.use(t)).live_streams},
             "tenants' tokens": {t.name: use for t in inside.tenants if (use := inside.limiter.use(t)).held_tokens},
             "engine connections": {name: pool for name, pool in pools.items() if any(pool.values())},
-            "connecting tasks": len(inside.gateway.calls.tasks),
+            "connecting tasks": len(inside.gateway.generations.calls.tasks),
+            "watched": inside.gateway.generations.calls.watchman.statistics()["watched"],
+            "in flight": sum(upstream.in_flight for upstream in inside.directory.upstreams),
             "streams": len(self.streams),
         }
         return {name: count for name, count in counts.items() if count}
@@ -634,6 +636,9 @@ async def open_house(
         "max_connections": 512,
         "port": 0,
         "admin_port": 0,
+        # Most tests let time pass for another reason than to see an engine given up.
+        "first_token_timeout_s": 0,
+        "token_silence_s": 0,
     }
     with patch.object(lifecycle, "LoopClock", lambda _: clock):
         inside = lifecycle.House(Settings(**{"engines": engines, **small, **settings}))

@@ -19,10 +19,10 @@ from longwire.admission.limiter import Limiter
 from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenants
 from longwire.adopt import Adopter, claim_rows
-from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
 from longwire.gateway import Gateway
+from longwire.generation import GenerationShell
 from longwire.observe.instruments import Instruments
 from longwire.rereading import LeftOut
 from longwire.server.handlers import Handlers
@@ -55,9 +55,9 @@ class Rooms:
         self.directory = Directory(Upstream(engine, settings, clock) for engine in settings.engines)
         for upstream in self.directory.upstreams:
             upstream.is_up = True
-        self.calls = CallShell(settings, clock, instruments)
+        self.generations = GenerationShell.make(settings, self.directory, self.registry, clock, instruments)
         gateway = Gateway(
-            settings, self.directory, Limiter(Matrix.create(1, 1), 0, clock, 1000), self.registry, self.calls
+            settings, self.directory, Limiter(Matrix.create(1, 1), 0, clock, 1000), self.registry, self.generations
         )
         handlers = Handlers(gateway, Tenants(tenants), cast(Executor, None), lambda: (True, ""))
         self.listener = Listener(memory, settings, clock, instruments, handlers)
@@ -76,14 +76,14 @@ class Rooms:
             sockets[self.memory.place.incarnation, sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
-        for task in list(self.calls.tasks):
+        for task in list(self.generations.calls.tasks):
             task.cancel()
         self.listener.stop_accepting()
         return sockets
 
     async def adopt(self, sockets: dict[tuple[int, int], socket.socket]) -> None:
         rows = claim_rows(self.memory)
-        adopter = Adopter(self.memory, self.registry, self.listener, self.directory, self.calls)
+        adopter = Adopter(self.memory, self.registry, self.listener, self.generations)
         await adopter.adopt(rows, sockets)
         if self.memory.place.incarnation % 2:  # else they sleep until somebody asks, or the next death
             while adopter.wake_some(2):

@@ -16,10 +16,10 @@ import pytest
 from longwire.admission.tenants import Tenant
 from longwire.dialects.base import Ask
 from longwire.dialects.openai_chat import OpenAiWords, read_request
-from longwire.engines.call import CallShell
 from longwire.engines.pool import Upstream
 from longwire.engines.transport import UpstreamConnection
 from longwire.gateway import Gateway, Visit
+from longwire.generation import GenerationShell
 from longwire.streams.arena import PAUSE_BLOCKS, RESERVE_BLOCKS, Use
 from longwire.streams.doors import Door
 from longwire.streams.stream import Kind, OnDisconnect, State, Stream
@@ -141,6 +141,10 @@ class FakeDirectory:
         self.upstream = upstream
         self.refuses: LongwireError | None = None
         self.keys: list[bytes] = []
+        self.upstreams, self.retired = [upstream], list[Upstream]()
+
+    def choose_other(self, *_: object, **__: object) -> None:
+        """There is no second one."""
 
     def choose(self, model: str, *_: object, key: bytes = b"") -> Upstream:
         self.keys.append(key)
@@ -181,9 +185,10 @@ class Stage(World):
         self.upstream = FakeUpstream(self, **(engine or {}))
         self.directory = FakeDirectory(self.upstream)
         self.limiter = FakeLimiter()
-        shell = CallShell(self.settings, self.clock, self.instruments)
+        directory = cast(Any, self.directory)
+        shell = GenerationShell.make(self.settings, directory, self.registry, self.clock, self.instruments)
         self.gateway = Gateway(
-            self.settings, cast(Any, self.directory), cast(Any, self.limiter), self.registry, shell, user_agent=b"gw/1"
+            self.settings, directory, cast(Any, self.limiter), self.registry, shell, user_agent=b"gw/1"
         )
 
     def close(self) -> None:
@@ -589,7 +594,7 @@ async def test_a_pooled_connection_that_died_is_replaced_under_a_waiting_reader(
         client = stage.client().attach(stream, Door.BARE)
         stage.line.close()
         assert stream.state is State.OPENING
-        await next(iter(stage.gateway.calls.tasks))
+        await next(iter(stage.gateway.generations.calls.tasks))
         assert len(stage.upstream.lines) == 2
         stage.line.answer(*WHOLE)
         stage.settle()
@@ -603,7 +608,7 @@ async def test_what_was_added_is_left_out_for_an_engine_that_refuses_it() -> Non
         stage.client().attach(stream)
         words = b'{"error":"unknown field stream_options"}'
         stage.line.say(b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\n\r\n%b" % (len(words), words))
-        await next(iter(stage.gateway.calls.tasks))
+        await next(iter(stage.gateway.generations.calls.tasks))
         assert "stream_options" not in json.loads(stage.line.asked[2])
         stage.line.answer(*WHOLE)
         assert stream.reason is CloseReason.COMPLETED

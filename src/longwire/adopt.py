@@ -25,13 +25,12 @@ from typing import NamedTuple
 
 from .dialects.base import RelayWords
 from .dialects.openai_chat import OpenAiWords
-from .engines.call import Call, CallShell, Order
-from .engines.directory import Directory
+from .engines.call import Call, Order
 from .engines.exchange import Exchange
 from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
 from .engines.transport import UpstreamConnection
-from .gateway import Generation, how_to_read
+from .generation import Generation, GenerationShell, clocks_of, how_to_read
 from .rereading import LeftOut, find_body_head, read_run
 from .server.listener import Listener
 from .server.record import Phase
@@ -80,8 +79,7 @@ class Adopter:
     memory: Memory
     registry: Registry
     listener: Listener
-    directory: Directory
-    calls: CallShell
+    generations: GenerationShell
     readmit: Callable[[Stream], Slot | None] = lambda _: None
     streams_adopted: int = 0
     connections_adopted: int = 0
@@ -344,7 +342,7 @@ class Adopter:
         if not stream.log.upstream.is_full:
             await self._open(stream, opening)
             return
-        opening.connection.open_later(opening.sock, lambda: self.calls.start(self._open(stream, opening)))
+        opening.connection.open_later(opening.sock, lambda: self.generations.calls.start(self._open(stream, opening)))
         opening.call.upstream.take_over(opening.connection)
         stream.link = stream.link._replace(fd=opening.sock.fileno())
         self.registry.store_row(stream)
@@ -356,9 +354,8 @@ class Adopter:
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=opening.sock)
         except OSError:
             log.exception("adoption_fault")
-            self._end(
-                stream, CloseReason.UPSTREAM_RESET, "The engine's connection was lost with a process of the gateway."
-            )
+            self._known_until[stream.id] = len(stream.log.entries)
+            opening.call.lose(LOST)
             return
         if connection.is_idle():
             return  # what was waiting in the socket was the rest of the answer
@@ -392,12 +389,14 @@ class Adopter:
 
     def _make_call(self, stream: Stream) -> Call:
         facts = stream.facts
-        upstream = next((each for each in self.directory.upstreams if each.name == facts.engine), None)
+        upstreams = self.generations.directory.upstreams
+        upstream = next((each for each in upstreams if each.name == facts.engine), None)
         if upstream is None:
             upstream = self._retired(facts.engine)
         expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
-        order = Order(b"", [], b"", expect, make_watch)
-        return Call(upstream, order, stream, Generation(stream, self.registry), self.calls)
+        clocks = clocks_of(self.generations.settings, facts)
+        order = Order(b"", [], b"", expect, make_watch, clocks, None, facts.model, stream.created_at)
+        return Call(upstream, order, stream, Generation(stream, self.generations), self.generations.calls)
 
     def _retired(self, name: str) -> Upstream:
         """An engine that a reload has taken out of the configuration: what it answers already is read to its end. Its
@@ -416,11 +415,12 @@ class Adopter:
         received = row.read_base + stream.log.upstream.end
         self._read_on(stream, call.take_over(nobody, received, row.written_base + row.request_bytes))
         if stream.state is not State.ENDED:
-            reason = CloseReason.UPSTREAM_RESET
-            self._end(stream, reason, "The engine's connection was lost with a process of the gateway.")
+            self._known_until[stream.id] = len(stream.log.entries)
+            call.lose(LOST)
 
 
 NOT_CONNECTED = -1
+LOST = "The engine's connection was lost with a process of the gateway."
 RETIRED_URL = "http://retired.invalid"
 """A name that never resolves (RFC 6761)."""
 

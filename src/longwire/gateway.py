@@ -1,42 +1,32 @@
 """One request, from a client's words to an engine's first byte, on one screen.
 
-What lives here: the sequence of stages that a request passes, and how an engine's ending becomes a stream's. What must
-not: sockets, HTTP syntax, the inside of any stage. Everything here is synchronous: it decides, and what it started
-acts.
+What lives here: the sequence of stages that a request passes. What must not: sockets, HTTP syntax, the inside of any
+stage, what becomes of a stream whose engine fails (generation.py). Everything here is synchronous: it decides, and what it
+started acts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
 from .admission.tenants import Tenant
 from .dialects.base import Ask
-from .engines.base import Answer, Failure, Watch
-from .engines.call import Call, CallShell, Order
+from .engines.call import Call, Order
 from .engines.directory import Directory
-from .engines.exchange import Expect
-from .engines.openai import ChatWatch, RelayWatch, most_usage, usage_of_body, usage_of_event, words_of
 from .engines.pool import Upstream
 from .engines.request import with_model
-from .engines.transport import UpstreamConnection
+from .generation import Generation, GenerationShell, clocks_of, how_to_read
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
-from .streams.stream import BodyHead, EndingWords, Facts, Kind, Link, OnDisconnect, Refusal, Stream
+from .streams.stream import EndingWords, Facts, OnDisconnect, Stream
 from .wire.http1 import Headers
 from .words.errors import ModelForbidden, Overloaded
 from .words.reasons import CloseReason
 from .words.settings import Settings
 from .words.wishes import NO_WISHES
-
-USAGE_LOOK_BACK = 4
-"""Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
-in each event, others in one of the last."""
-USAGE_LOOK_BACK_BYTES = 8 * 1024
-MAX_COUNTED_BODY_BYTES = 256 * 1024
-"""A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 
 
 class Visit(NamedTuple):
@@ -65,7 +55,7 @@ class Gateway:
     directory: Directory
     limiter: Limiter
     registry: Registry
-    calls: CallShell
+    generations: GenerationShell
     is_draining: bool = False
     user_agent: bytes = b"longwire"
 
@@ -79,7 +69,7 @@ class Gateway:
             raise ModelForbidden("This key may not use this model (or none was named).", param="model")
         key_hash, body_hash = self._idempotency(ask, visit)
         if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)):
-            self.calls.instruments.idempotent_hits_total += 1
+            self.generations.calls.instruments.idempotent_hits_total += 1
             return started
         if (asked := self.registry.find_asked(visit.asker)) is not None:
             return asked
@@ -88,6 +78,7 @@ class Gateway:
         upstream = self.directory.choose(ask.model, visit.tenant.may_use, key=self._conversation(ask, visit))
         facts = self._facts(ask, visit, upstream)
         slot = self.limiter.admit(visit.tenant, facts.context_tokens)
+        self.generations.budget.note_request(facts.tenant, self.generations.calls.clock.now())
         try:
             stream = self.registry.open(facts, visit.words)
         except BaseException:
@@ -103,8 +94,8 @@ class Gateway:
 
     def _call(self, upstream: Upstream, ask: Ask, visit: Visit, stream: Stream) -> None:
         """Ask the engine; its answer goes into the stream by itself from here on."""
-        generation = Generation(stream, self.registry)
-        call = Call(upstream, self._order(upstream, ask, visit), stream, generation, self.calls)
+        generation = Generation(stream, self.generations)
+        call = Call(upstream, self._order(upstream, ask, visit, stream), stream, generation, self.generations.calls)
         stream.producer = call
         try:
             call.start()
@@ -147,9 +138,10 @@ class Gateway:
             asker=visit.asker,
             prompt_tokens=ask.prompt_tokens,
             context_tokens=ask.prompt_tokens + ask.answer_tokens,
+            timeouts=visit.timeouts,
         )
 
-    def _order(self, upstream: Upstream, ask: Ask, visit: Visit) -> Order:
+    def _order(self, upstream: Upstream, ask: Ask, visit: Visit, stream: Stream) -> Order:
         headers: Headers = [
             (b"host", upstream.host_header),
             (b"user-agent", self.user_agent),
@@ -161,70 +153,6 @@ class Gateway:
         expect, make_watch = how_to_read(visit.route, ask.wants_stream, ask.choices, ask.hides_usage)
         own = upstream.own_name(ask.model)
         plain = with_model(ask.plain_body, ask.model, own) if ask.plain_body is not None else None
-        return Order(visit.target, headers, with_model(ask.body, ask.model, own), expect, make_watch, plain)
-
-
-def how_to_read(route: str, wants_stream: bool, choices: int, hides_usage: bool) -> tuple[Expect, Callable[[], Watch]]:
-    """What answer is expected of an engine, and who watches it."""
-    if route == "relay":
-        return Expect.ANY, RelayWatch
-    return Expect.EVENTS if wants_stream else Expect.JSON, lambda: ChatWatch(choices, hides_usage)
-
-
-class Generation:
-    """Carries what happens at the engine over to the stream: the one place where the two meet."""
-
-    __slots__ = ("registry", "stream")
-
-    def __init__(self, stream: Stream, registry: Registry) -> None:
-        self.stream = stream
-        self.registry = registry
-
-    def sent(self, connection: UpstreamConnection) -> None:
-        self.stream.link = Link(connection.fd, connection.read_bytes, connection.written_bytes)
-        self.registry.store_row(self.stream)
-
-    def answered(self, answer: Answer) -> None:
-        self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
-
-    def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        self._count(call, is_whole=reason.is_success)
-        self.stream.end(reason, message)
-
-    def failed(self, call: Call, failure: Failure) -> None:
-        self._count(call, is_whole=False)
-        message = failure.message or f"The engine answered {failure.status}: {words_of(failure.body)}"
-        self.stream.end(failure.reason, message, self._refusal(failure, message))
-
-    def stopped(self, call: Call) -> None:
-        self._count(call, is_whole=False)
-
-    def _count(self, call: Call, *, is_whole: bool) -> None:
-        facts = self.stream.facts
-        log = self.stream.log
-        if self.stream.kind is Kind.EVENTS:
-            may_tell = (not is_whole or call.watch.usage is None) and self._speaks_of_usage()
-            last = range(max(0, log.deliverable - USAGE_LOOK_BACK), log.deliverable) if may_tell else ()
-            facts.usage = most_usage([call.watch.usage, *(usage_of_event(log.block(position)) for position in last)])
-        elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
-            facts.usage = usage_of_body(log.body())
-        facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - call.watch.tokenless)
-
-    def _speaks_of_usage(self) -> bool:
-        """Whether the answer's last bytes do: to look at its events one by one costs something for each of them."""
-        upstream = self.stream.log.upstream
-        tail = min(upstream.end, USAGE_LOOK_BACK_BYTES)
-        return b'"usage"' in upstream.read(upstream.end - tail, tail)
-
-    def _refusal(self, failure: Failure, message: str) -> Refusal | None:
-        """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""
-        if failure.reason is CloseReason.UPSTREAM_REFUSED:
-            return Refusal(failure.status, failure.body, failure.content_type or b"text/plain", failure.headers)
-        if failure.reason is CloseReason.UPSTREAM_FAILED:
-            body = self.stream.ending.error_body(failure.reason, message)
-            status = 503 if failure.status == 503 else 502
-            return Refusal(status, body, headers=failure.headers)
-        if failure.status:
-            body = self.stream.ending.error_body(failure.reason, message)
-            return Refusal(failure.status if failure.status < 500 else 502, body)
-        return None
+        clocks = clocks_of(self.settings, stream.facts)
+        body = with_model(ask.body, ask.model, own)
+        return Order(visit.target, headers, body, expect, make_watch, clocks, plain, ask.model)

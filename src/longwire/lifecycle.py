@@ -22,7 +22,6 @@ from .admission.limiter import Limiter
 from .admission.matrix import Matrix
 from .admission.tenants import Tenants, home_of
 from .adopt import Adopter
-from .engines.call import CallShell
 from .engines.directory import Directory
 from .engines.following import Following
 from .engines.local import LocalEngine
@@ -30,6 +29,7 @@ from .engines.pool import Upstream
 from .engines.probe import Prober
 from .engines.simchild import SimChild
 from .gateway import Gateway
+from .generation import GenerationShell
 from .groundwork import (
     CannotListen,
     ReadingProcess,
@@ -118,7 +118,7 @@ class House:
             self.directory,
             self.limiter,
             self.registry,
-            CallShell(settings, self.clock, self.instruments),
+            GenerationShell.make(settings, self.directory, self.registry, self.clock, self.instruments),
             user_agent=b"longwire/" + package_version().encode(),
         )
         self._executor = ReadingProcess()
@@ -226,7 +226,7 @@ class House:
 
     def adopter(self) -> Adopter:
         """Whoever takes over into these rooms."""
-        return Adopter(self.memory, self.registry, self.listener, self.directory, self.gateway.calls, self._readmit)
+        return Adopter(self.memory, self.registry, self.listener, self.gateway.generations, self._readmit)
 
     def _readmit(self, stream: Stream) -> Slot | None:
         tenant = self.tenants.by_name(stream.facts.tenant)

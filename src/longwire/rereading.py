@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .engines.base import Answer, Failure
 from .engines.exchange import Exchange
-from .gateway import how_to_read
+from .generation import how_to_read
 from .streams.late import LateEntries
 from .streams.log import Log
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail
@@ -137,8 +137,14 @@ class LeftOut:
         log, count = self._log, self._count
         scratch = log.sharing_chains()
         sink = RebuildSink(scratch, 0, lambda: None)
-        sink.chain.feed(self._exchange(sink).receive, self._stop)
+        exchange = self._exchange(sink)
+        sink.chain.feed(exchange.receive, self._stop)
         sink.insert_ours()
+        if (
+            len(scratch.entries) < count
+        ):  # its last event was taken though nothing ended it: the engine had closed behind it
+            exchange.ended(None)
+            sink.insert_ours()
         assert isinstance(scratch.entries, array) and isinstance(log.entries, LateEntries)
         log.entries = log.entries.completed(scratch.entries[:count])
         found = [position for position in scratch.silent if position < count]

@@ -153,7 +153,7 @@ async def test_a_connection_that_is_being_made_is_given_up_when_nobody_waits_for
         monkeypatch.setattr(Upstream, "wait_connection", never)
         client = await house.connect()
         client.post(chat(model="script"))
-        await until(lambda: house.gateway.gateway.calls.tasks, "the connection is being made")
+        await until(lambda: house.gateway.gateway.generations.calls.tasks, "the connection is being made")
         client.reset()
         await given_up.wait()
         (line,) = await house.lines.wait(1)

@@ -279,7 +279,7 @@ async def test_delete_while_the_connection_is_being_made_is_heard() -> None:
         assert house.gateway.directory.upstreams[0].connecting or house.sim.open_streams == 0
         house.streams[0].stop(Reason.CANCELLED, "")
         assert (await client.answer()).status == 409
-        await until(lambda: not house.gateway.gateway.calls.tasks, "nobody connects any more")
+        await until(lambda: not house.gateway.gateway.generations.calls.tasks, "nobody connects any more")
         assert house.sim.open_streams == 0, "the engine was not asked"
 
 
@@ -335,7 +335,7 @@ async def test_52_litellm_27955_a_thousand_random_cancels_leave_every_gauge_at_z
                 stream.stop(Reason.CANCELLED, "")
         assert inside.gateway.limiter.live_streams == 0
         await house.sim.wait_open(0)
-        await until(lambda: not inside.gateway.calls.tasks, "nobody connects any more")
+        await until(lambda: not inside.gateway.generations.calls.tasks, "nobody connects any more")
         assert inside.directory.upstreams[0].statistics()["busy"] == 0
         statistics = inside.registry.statistics()
         assert (statistics["opening"], statistics["live"], statistics["subscribers"]) == (0, 0, 0)

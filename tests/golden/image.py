@@ -154,7 +154,7 @@ async def render(image: Json, unsent: int) -> str:
     rooms = Rooms(memory, Settings(engines=[EngineSettings(name=NAME, url="http://127.0.0.1:9")]))
     rooms.listener.look_after()
     rows = claim_rows(memory)
-    adopter = Adopter(memory, rooms.registry, rooms.listener, rooms.directory, rooms.calls)
+    adopter = Adopter(memory, rooms.registry, rooms.listener, rooms.generations)
     await adopter.adopt(rows, {(connection.owner, connection.fd): ours, (stream.owner, stream.fd): upstream})
     assert (adopter.streams_adopted, adopter.connections_adopted, adopter.faults) == (1, 1, 0)
     loop = asyncio.get_running_loop()

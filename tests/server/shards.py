@@ -16,10 +16,10 @@ from longwire.admission.limiter import Limiter
 from longwire.admission.matrix import Matrix
 from longwire.admission.tenants import Tenant, Tenants
 from longwire.adopt import Adopter, claim_rows
-from longwire.engines.call import CallShell
 from longwire.engines.directory import Directory
 from longwire.engines.pool import Upstream
 from longwire.gateway import Gateway
+from longwire.generation import GenerationShell
 from longwire.keeper.channel import Channel
 from longwire.observe.instruments import Instruments
 from longwire.server.handlers import Handlers
@@ -47,9 +47,9 @@ class Shard:
         self.directory = Directory(Upstream(engine, settings, clock) for engine in settings.engines)
         for upstream in self.directory.upstreams:
             upstream.is_up = True
-        self.calls = CallShell(settings, clock, self.instruments)
+        self.generations = GenerationShell.make(settings, self.directory, self.registry, clock, self.instruments)
         self.limiter = Limiter(Matrix.create(8, 1), 0, clock, 1000)
-        core = Gateway(settings, self.directory, self.limiter, self.registry, self.calls)
+        core = Gateway(settings, self.directory, self.limiter, self.registry, self.generations)
         self.handlers = Handlers(core, Tenants(settings.tenants), cast(Executor, None), lambda: (True, ""))
         self.handlers.home_of = lambda tenant: gateway.homes.get(tenant.name)
         self.listener = Listener(memory, settings, clock, self.instruments, self.handlers)
@@ -83,7 +83,7 @@ class Shard:
             sockets[self.memory.place.incarnation, sock.fileno()] = socket.socket(fileno=socket.dup(sock.fileno()))
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
-        for task in list(self.calls.tasks):
+        for task in list(self.generations.calls.tasks):
             task.cancel()
         self.listener.stop_accepting()
         return sockets
@@ -91,7 +91,7 @@ class Shard:
     async def adopt(self, sockets: dict[tuple[int, int], socket.socket]) -> None:
         rows = claim_rows(self.memory)
         self.listener.neighbours = self.neighbours
-        adopter = Adopter(self.memory, self.registry, self.listener, self.directory, self.calls)
+        adopter = Adopter(self.memory, self.registry, self.listener, self.generations)
         await adopter.adopt(rows, sockets)
         while adopter.wake_some(100):
             pass

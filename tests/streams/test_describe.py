@@ -31,6 +31,7 @@ def test_a_stream_that_has_just_begun() -> None:
             "engine": "e",
             "route": "chat_completions",
             "epoch": 1,
+            "seams": [],
             "events": 0,
             "bytes": 0,
             "last_seq": -1,

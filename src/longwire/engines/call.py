@@ -108,7 +108,7 @@ class Call:
 
     __slots__ = (
         "_connect", "_connection", "_deadline", "_is_over", "_progress", "_shell", "_token_at", "_used_plain_body",
-        "_was_refused", "exchange", "order", "owner", "pace", "sink", "upstream", "watch",
+        "_was_refused", "exchange", "is_lost", "order", "owner", "pace", "sink", "upstream", "watch",
     )  # fmt: skip
 
     def __init__(self, upstream: Upstream, order: Order, sink: CallSink, owner: CallOwner, shell: CallShell) -> None:
@@ -123,6 +123,8 @@ class Call:
         self._connect: asyncio.Task[None] | None = None
         self._deadline: Timer | None = None
         self._is_over = False
+        self.is_lost = False
+        """It was ended by a loss of ours, for which its engine must not pay."""
         self._was_refused = False
         self._progress = sink.progress()
         self._token_at: float | None = None
@@ -172,6 +174,12 @@ class Call:
         if exchange is not None:
             exchange.abandon()
         self.owner.stopped(self)
+
+    def lose(self, message: str) -> None:
+        """Its connection was lost with a process of the gateway's."""
+        self.is_lost = True
+        if self.exchange is not None:
+            self.exchange.fail(CloseReason.UPSTREAM_RESET, message)
 
     def resume_reading(self) -> None:
         if self._connection is not None:
@@ -352,6 +360,9 @@ class Call:
     def _report(self, reason: CloseReason, status: int, words: bytes) -> None:
         """Tell the upstream's breaker how it went: only what is the upstream's own fault counts."""
         breaker, now = self.upstream.breaker, self._shell.clock.now()
+        if self.is_lost:
+            breaker.note_neutral(now)
+            return
         if reason.is_success:
             breaker.note_success(now)
             return

@@ -100,6 +100,10 @@ class Seam:
             return [block]
         return self._rewritten(block, event, fields.event)
 
+    def whole(self, second: dict[str, Any]) -> dict[str, Any] | None:
+        """The usage of the whole answer, by what the second engine tells of its own."""
+        return whole_usage(self.said, second, self._lead_tokens)
+
     def flush(self) -> list[bytes]:
         """What is still held back, where no more will come to decide what it is."""
         if not self._held or self._event is None or self.is_ended:
@@ -152,7 +156,7 @@ class Seam:
         if told is None:
             return
         second = read_usage(told)
-        whole = whole_usage(self.said, second, self._lead_tokens) if second is not None else None
+        whole = self.whole(second) if second is not None else None
         if whole is None:
             del event["usage"]
             return

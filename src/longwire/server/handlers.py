@@ -305,7 +305,7 @@ class Handlers:
         check_cursor(stream, cursor)
         if cursor.seq >= 0 and not pending.is_operator:
             stream.facts.resumes_total += 1
-            self.gateway.calls.instruments.resumes_total += 1
+            self.gateway.generations.calls.instruments.resumes_total += 1
         position = stream.log.position_after(cursor.seq)
         if stream.state is State.ENDED and stream.refusal is None and cursor.seq == stream.log.last_seq:
             connection.respond(204, [], b"")

@@ -71,7 +71,7 @@ def _block(door: Door, log: Log, position: int) -> bytes:
         block = _ID_LINE.sub(b"", block)
     if log.entries[position] & SILENT:
         return block
-    return b"id: %d-%d\n%b" % (log.epoch, log.seq_at(position), block)
+    return b"id: %d-%d\n%b" % (log.epoch_at(position), log.seq_at(position), block)
 
 
 def _encode_framed(log: Log, position: int, stop: int, limit_bytes: int) -> tuple[Buffers, int, int]:

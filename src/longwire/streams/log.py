@@ -27,6 +27,8 @@ RECORD_HEADER = struct.Struct("<II")
 needed to merge the two chains again."""
 FRAME_END = b"\n\n\r\n"
 """Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
+SEAM = 1 << 30
+"""The record is the first event of another engine that goes on with a broken answer: a new epoch begins with it."""
 FROM_UPSTREAM = 1 << 31
 """The record holds an event of the engine in another form. Reading the upstream's bytes again finds that event again."""
 
@@ -43,6 +45,7 @@ class Recorded(NamedTuple):
     length: int
     kind: int
     from_upstream: bool
+    is_seam: bool = False
 
 
 class Missing(Protocol):
@@ -67,13 +70,13 @@ class Log:
         "_records",
         "deliverable",
         "entries",
-        "epoch",
         "is_lost",
         "is_sealed",
         "known_from",
         "knows_silent",
         "missing",
         "missing_below",
+        "seams",
         "silent",
         "spans",
         "upstream",
@@ -94,7 +97,8 @@ class Log:
         self.entries: array[int] | LateEntries = array("Q")
         self.silent = array("Q")
         self.deliverable = 0
-        self.epoch = 1
+        self.seams: list[int] = []
+        """Positions at which another engine goes on with what the one before has broken off."""
         self.is_sealed = False
         self.is_lost = False
         """The entries below :attr:`known_from` will never be found."""
@@ -109,6 +113,15 @@ class Log:
     def __repr__(self) -> str:
         state = "sealed" if self.is_sealed else "open"
         return f"<Log {state}, {self.event_count} events, {self.bytes_held} bytes>"
+
+    @property
+    def epoch(self) -> int:
+        """Of the last event: how many engines have said something of this answer."""
+        return 1 + len(self.seams)
+
+    def epoch_at(self, position: int) -> int:
+        """Of the entry at ``position``."""
+        return 1 + bisect_right(self.seams, position) if self.seams else 1
 
     @property
     def event_count(self) -> int:
@@ -171,8 +184,10 @@ class Log:
             self.silent.append(len(self.entries))
         self.entries.append(pack(start, length, SILENT if silent else 0))
 
-    def append_record(self, block: bytes, silent: bool = False, *, from_upstream: bool = False) -> None:
-        """A gateway record: ``block`` goes out as one event.
+    def append_record(
+        self, block: bytes, silent: bool = False, *, from_upstream: bool = False, is_seam: bool = False
+    ) -> None:
+        """A gateway record: ``block`` goes out as one event; with ``is_seam`` a new epoch begins with it.
 
         Raises:
             ArenaFull: nothing was appended.
@@ -181,11 +196,13 @@ class Log:
             self._records = Chain(self._arena, Use.RECORDS)
         kind = FRAMED | RECORD | (SILENT if silent else 0)
         frame = b"%x\r\n%b\r\n" % (len(block), block)
-        facts = len(frame) << KIND_BITS | kind | (FROM_UPSTREAM if from_upstream else 0)
+        facts = len(frame) << KIND_BITS | kind | (FROM_UPSTREAM if from_upstream else 0) | (SEAM if is_seam else 0)
         header = RECORD_HEADER.pack(len(self.entries), facts)
         start = self._records.append(header + frame) + RECORD_HEADER.size
         if silent:
             self.silent.append(len(self.entries))
+        if is_seam:
+            self.seams.append(len(self.entries))
         self.entries.append(pack(start, len(frame), kind))
 
     def append_recorded(self, record: Recorded) -> None:
@@ -201,8 +218,9 @@ class Log:
         while self._records is not None and at < self._records.end:
             place, facts = RECORD_HEADER.unpack(self._records.read(at, RECORD_HEADER.size))
             start = at + RECORD_HEADER.size
-            length = (facts & ~FROM_UPSTREAM) >> KIND_BITS
-            found.append(Recorded(place, start, length, facts & KIND_MASK, bool(facts & FROM_UPSTREAM)))
+            length = (facts & ~(FROM_UPSTREAM | SEAM)) >> KIND_BITS
+            flags = bool(facts & FROM_UPSTREAM), bool(facts & SEAM)
+            found.append(Recorded(place, start, length, facts & KIND_MASK, *flags))
             at = start + length
         return found
 

@@ -181,12 +181,13 @@ def log_of_row(arena: Arena, row: StreamRow, words: tuple[int, int], upstream_by
         else None
     )
     log = Log(arena, upstream=upstream, records=records)
-    log.epoch = row.epoch
+    recorded = log.recorded()
+    log.seams = [each.place for each in recorded if each.is_seam]
     log.known_from = log.missing_below = count
     log.entries = LateEntries(count) if count else log.entries
     if not words[1] & HAS_COMMENTS:
         log.knows_silent = True
-        log.silent = array("Q", (each.place for each in log.recorded() if each.kind & SILENT and each.place < count))
+        log.silent = array("Q", (each.place for each in recorded if each.kind & SILENT and each.place < count))
     return log
 
 
@@ -217,4 +218,6 @@ def facts_of_row(row: StreamRow) -> Facts:
         context_tokens=context_tokens,
         usage=told.get("usage"),
         tokens_estimated=int(told.get("guess", 0)),
+        attempts=int(told.get("tries", 1)),
+        timeouts={str(name): float(seconds) for name, seconds in told.get("wish", {}).items()},
     )

@@ -36,6 +36,10 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         "request": facts.request_id,
         "tokens": [facts.prompt_tokens, facts.context_tokens],
     } | _at_the_end(stream)
+    if facts.attempts > 1:
+        described["tries"] = facts.attempts
+    if facts.timeouts:
+        described["wish"] = dict(facts.timeouts)
     text = json.dumps(described, separators=(",", ":")).encode()
     if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
         text = json.dumps({**described, "model": "", "request": ""}).encode()

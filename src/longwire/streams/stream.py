@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..words.events import RECORD
+from ..words.events import RECORD, SILENT
 from ..words.faultpoint import reach
 from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
@@ -34,21 +34,11 @@ from .terms import (
     Slot,
     State,
     Tally,
-)
+)  # fmt: skip
 
 __all__ = [
-    "BodyHead",
-    "EndingWords",
-    "Facts",
-    "Kind",
-    "Link",
-    "OnDisconnect",
-    "Refusal",
-    "State",
-    "Stream",
-    "StreamShell",
-    "Tally",
-]
+    "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell", "Tally",
+]  # fmt: skip
 
 
 SAMPLED = 32
@@ -212,6 +202,32 @@ class Stream:
             self._record(block, silent, from_upstream=True)
         except ArenaFull:
             self.stop(CloseReason.ARENA_FULL, "")
+
+    def append_said(self, block: bytes, silent: bool = False, *, is_seam: bool = False) -> None:
+        """An event of another engine, which goes on with the answer of the first; ``is_seam``: its first."""
+        if self.state is State.ENDED:
+            return
+        try:
+            self._record(block, silent, is_seam=is_seam)
+        except ArenaFull:
+            self.stop(CloseReason.ARENA_FULL, "")
+            return
+        if is_seam:
+            self._on_change(self)
+
+    def break_off(self) -> None:
+        """The engine's connection is gone, and so far its answer stands. What is read again ends here for good: so the place
+        where parsing can begin anew is the very end."""
+        self.unsplice()
+        self.publish(self.log.upstream.end)
+        self.waiting_since = None
+        self.link = Link()
+        self._on_change(self)
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing of an engine's is in it: heartbeats at most."""
+        return not self.log.missing_below and all(entry & RECORD and entry & SILENT for entry in self.log.entries)
 
     def publish(self, checkpoint: int) -> None:
         """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1."""
@@ -432,10 +448,12 @@ class Stream:
 
     # Inside.
 
-    def _record(self, block: bytes, silent: bool = False, *, from_upstream: bool = False) -> None:
+    def _record(
+        self, block: bytes, silent: bool = False, *, from_upstream: bool = False, is_seam: bool = False
+    ) -> None:
         """Append a record, and tell the row: the chain's first block when there is one, its length always."""
         is_first = self.log.records is None
-        self.log.append_record(block, silent, from_upstream=from_upstream)
+        self.log.append_record(block, silent, from_upstream=from_upstream, is_seam=is_seam)
         records = self.log.records
         assert records is not None
         reach("in_record")

@@ -6,12 +6,13 @@ What must not: the stream itself (stream.py), HTTP, engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from ..words.reasons import CloseReason
+from ..words.wishes import NO_WISHES
 
 
 class State(IntEnum):
@@ -134,6 +135,10 @@ class Facts:
     engine: str = ""
     request_id: str = ""
     usage: dict[str, Any] | None = None
+    attempts: int = 1
+    """Requests to engines for it so far."""
+    timeouts: Mapping[str, float] = field(default_factory=lambda: NO_WISHES)
+    """What its client wishes of the clocks."""
     tokens_estimated: int = 0
     prompt_tokens: int = 0
     """As estimated from the request."""
