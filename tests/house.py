@@ -16,7 +16,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
@@ -480,10 +480,14 @@ class TestHouse:
 
     __test__ = False
 
-    def __init__(self, gateway: lifecycle.House, clock: VirtualClock, sim: SimServer, engine: ScriptedEngine) -> None:
+    def __init__(
+        self, gateway: lifecycle.House, clock: VirtualClock, sim: SimServer, twin: SimServer, engine: ScriptedEngine
+    ) -> None:
         self.gateway = gateway
         self.clock = clock
         self.sim = sim
+        self.twin = twin
+        """Says the same as ``sim``, and is asked only where that fails. Listens only in a house with a twin."""
         self.engine = engine
         self.lines = StreamLines()
         self.port = 0
@@ -614,14 +618,15 @@ class TestHouse:
 
 @asynccontextmanager
 async def open_house(
-    *, sim: dict[str, Any] | None = None, send_buffer: int = 0, **settings: Any
+    *, sim: dict[str, Any] | None = None, send_buffer: int = 0, has_twin: bool = False, **settings: Any
 ) -> AsyncIterator[TestHouse]:
     """A gateway before two engines: the stand-in (model ``sim``) and a scripted one (model ``script``).
 
-    ``sim`` changes the stand-in's settings, the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a
+    With ``has_twin`` there is a third, which can go on with what the first has begun. ``sim`` changes the stand-in's settings, the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a
     reader that does not read is noticed after kilobytes instead of megabytes.
     """
-    stand_in = SimServer(SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})}))
+    told = SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})})
+    stand_in, twin = SimServer(told), SimServer(told)
     engine = ScriptedEngine()
     await stand_in.start()
     await engine.start()
@@ -630,6 +635,10 @@ async def open_house(
         EngineSettings(name="sim", url=stand_in.url, models=["sim"], api_key="sk-engine"),
         EngineSettings(name="script", url=engine.url, models=["script"]),
     ]
+    if has_twin:
+        await twin.start()
+        engines[0] = replace(engines[0], kind="sim")
+        engines.append(EngineSettings(name="twin", url=twin.url, models=["sim"], weight=0, kind="sim"))
     small: dict[str, Any] = {
         "arena_bytes": 4 << 20,
         "max_streams": 256,
@@ -642,7 +651,7 @@ async def open_house(
     }
     with patch.object(lifecycle, "LoopClock", lambda _: clock):
         inside = lifecycle.House(Settings(**{"engines": engines, **small, **settings}))
-    house = TestHouse(inside, clock, stand_in, engine)
+    house = TestHouse(inside, clock, stand_in, twin, engine)
     logger = logging.getLogger("longwire.streams")
     level = logger.level
     logger.addHandler(house.lines)
@@ -662,6 +671,7 @@ async def open_house(
         inside._executor.shutdown(wait=False, cancel_futures=True)
         await engine.close()
         await stand_in.close()
+        await twin.close()
 
 
 async def _open(house: TestHouse, send_buffer: int) -> None:

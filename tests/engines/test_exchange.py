@@ -284,9 +284,19 @@ def test_progress_that_a_client_asked_for_is_passed_on() -> None:
 
 
 def test_a_short_body_is_an_answer_too() -> None:
-    for body in (b"{}", b""):
-        scene = Scene(Expect.JSON).feed(json_head(b"content-length: %d" % len(body)) + body)
-        assert b"".join(scene.blocks) == body and scene.ended.reason is Reason.COMPLETED
+    scene = Scene(Expect.JSON).feed(json_head(b"content-length: 3") + b"{}\n")
+    assert b"".join(scene.blocks) == b"{}\n" and scene.ended.reason is Reason.COMPLETED
+
+
+@pytest.mark.parametrize("body", [b"", b"  ", JSON[:-1], JSON[: len(JSON) // 2]])
+def test_what_ends_in_good_order_but_is_no_whole_object_is_no_answer(body: bytes) -> None:
+    """A body that ends with its connection cannot be told from one that was cut, but by what it says."""
+    for head, is_open in ((json_head(b"content-length: %d" % len(body)), False), (json_head(), True)):
+        scene = Scene(Expect.JSON).feed(head + body)
+        if is_open:
+            scene.end()
+        assert scene.ended.reason is Reason.UPSTREAM_INCOMPLETE and scene.ended.failure is not None
+        assert scene.blocks == []
 
 
 def test_a_chunked_body_has_the_engine_s_pieces() -> None:

@@ -92,6 +92,9 @@ class Watch(Protocol):
     def is_whole(self, block: bytes) -> bool:
         """Whether an event that the engine did not terminate is all there."""
 
+    def is_whole_body(self, body: bytes) -> bool:
+        """Whether an answer in one piece is all there: one that ends with its connection may have been cut."""
+
     def begins_error(self, start: bytes) -> bool:
         """Whether a JSON body that begins so is an error object and no answer."""
 

@@ -423,6 +423,13 @@ class Exchange:
 
     def _complete_body(self, reusable: bool) -> None:
         if not self._sent_any:
+            held = bytes(self._held)
+            if not self.watch.begins_error(held) and not self.watch.is_whole_body(held):
+                self._over(reusable)
+                self.owner.failed(
+                    Failure(CloseReason.UPSTREAM_INCOMPLETE, "The engine's answer is no whole JSON object.")
+                )
+                return
             self._look_at_body()
         if self.phase is Phase.REFUSAL:
             self._finish_refusal(reusable)

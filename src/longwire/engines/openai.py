@@ -121,6 +121,9 @@ class ChatWatch:
     def is_whole(self, block: bytes) -> bool:
         return _is_whole(block)
 
+    def is_whole_body(self, body: bytes) -> bool:
+        return _parse_object(body) is not None
+
     def begins_error(self, start: bytes) -> bool:
         return _ERROR_START.match(start) is not None
 
@@ -186,6 +189,9 @@ class RelayWatch:
 
     def is_whole(self, block: bytes) -> bool:
         return _is_whole(block)
+
+    def is_whole_body(self, body: bytes) -> bool:
+        return True
 
     def begins_error(self, start: bytes) -> bool:
         return False
