@@ -29,6 +29,7 @@ from tests.house import (
     open_house,
 )
 
+from longwire.engines.exchange import HELD_BODY_BYTES
 from longwire.wire.chunked import LAST_CHUNK, encode_chunk
 from longwire.words.reasons import CloseReason as Reason
 
@@ -447,38 +448,46 @@ WHOLE_ANSWERS = [
     ),
 ]
 
-CUT_ANSWERS = [
-    case("closed in the middle", JSON_HEAD + JSON_ANSWER[:90], FIN, reason=Reason.UPSTREAM_RESET),
-    case("reset in the middle", JSON_HEAD, JSON_ANSWER[:90], RST, reason=Reason.UPSTREAM_RESET),
-    case(
-        "closed between chunks",
-        JSON_CHUNKED + in_chunks(JSON_ANSWER[:90], last=False),
-        FIN,
-        reason=Reason.UPSTREAM_RESET,
-    ),
-    case("reset in a chunk", JSON_CHUNKED, encode_chunk(JSON_ANSWER)[:90], RST, reason=Reason.UPSTREAM_RESET),
-    case(
-        "reset while it comes by close",
-        head_of(kind=b"application/json"),
-        JSON_ANSWER[:90],
-        RST,
-        reason=Reason.UPSTREAM_RESET,
-    ),
-    case(
-        "garbage for a chunk",
-        JSON_CHUNKED + in_chunks(JSON_ANSWER[:90], last=False),
-        b"no chunk\r\n",
-        FIN,
-        reason=Reason.UPSTREAM_PROTOCOL,
-    ),
-    case(
-        "larger than a stream may be",
-        head_of(b"content-length: 99999", kind=b"application/json"),
-        b"x" * 99999,
-        reason=Reason.STREAM_TOO_LARGE,
-        settings={"max_stream_bytes": 65536},
-    ),
-]
+LARGE_ANSWER = JSON_ANSWER[:-1] + b" " * HELD_BODY_BYTES + b"}"
+
+
+def cut_answers(whole: bytes) -> list[Case]:
+    """Each way in which an answer in one piece can break off."""
+    json_head = head_of(b"content-length: %d" % len(whole), kind=b"application/json")
+    part = whole[:-9]
+    return [
+        case("closed in the middle", json_head + part, FIN, reason=Reason.UPSTREAM_RESET),
+        case("reset in the middle", json_head, part, RST, reason=Reason.UPSTREAM_RESET),
+        case(
+            "closed between chunks",
+            JSON_CHUNKED + in_chunks(part, last=False),
+            FIN,
+            reason=Reason.UPSTREAM_RESET,
+        ),
+        case("reset in a chunk", JSON_CHUNKED, encode_chunk(whole)[:-9], RST, reason=Reason.UPSTREAM_RESET),
+        case(
+            "reset while it comes by close",
+            head_of(kind=b"application/json"),
+            part,
+            RST,
+            reason=Reason.UPSTREAM_RESET,
+        ),
+        case(
+            "garbage for a chunk",
+            JSON_CHUNKED + in_chunks(part, last=False),
+            b"no chunk\r\n",
+            FIN,
+            reason=Reason.UPSTREAM_PROTOCOL,
+        ),
+        case(
+            "larger than a stream may be",
+            head_of(b"content-length: 99999", kind=b"application/json"),
+            b"x" * 99999,
+            reason=Reason.STREAM_TOO_LARGE,
+            settings={"max_stream_bytes": 90_000},
+        ),
+    ]
+
 
 NO_WHOLE_ANSWER = [
     case("no content at all", head_of(status=b"204 No"), reason=Reason.UPSTREAM_PROTOCOL, status=502, words="204"),
@@ -600,13 +609,21 @@ async def test_a_whole_answer_comes_as_it_is(one: Case) -> None:
         assert state["usage"] == USAGE and state["usage_estimated"] is False
 
 
-@pytest.mark.parametrize("one", **ids(CUT_ANSWERS))
+@pytest.mark.parametrize("one", **ids(cut_answers(LARGE_ANSWER)))
 async def test_a_whole_answer_that_is_cut_is_seen_to_be_cut(one: Case) -> None:
     async with open_house(**one.settings) as house:
         answer = await answer_to(house, one, chat(False, model="script"))
         assert answer.status == 200 and not answer.is_whole, "the client must see that this is not all"
-        assert JSON_ANSWER.startswith(answer.body) or one.settings
+        assert LARGE_ANSWER.startswith(answer.body) or one.settings
         await house.check_ending(answer.stream_id, one.reason, status=200)
+
+
+@pytest.mark.parametrize("one", **ids(cut_answers(JSON_ANSWER)[:-1]))
+async def test_one_that_is_cut_while_it_is_held_is_an_ordinary_error(one: Case) -> None:
+    async with open_house(**one.settings) as house:
+        answer = await answer_to(house, one, chat(False, model="script"))
+        assert answer.status == 502 and answer.is_whole and answer.error["code"] == str(one.reason)
+        await house.check_ending(answer.stream_id, one.reason, status=502, events=0)
 
 
 RELAYED = (b'event: response.created\ndata: {"type":"response.created"}\n\n', b'event: x\nid: 7\ndata: {"n":1}\n\n')
