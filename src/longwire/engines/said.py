@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..wire.sse import parse_event
-from .openai import is_error, most_usage, read_usage
-from .plain import PlainForm, learn, parse_object
+from .openai import is_error, read_usage
+from .plain import PlainForm, learn, parse_object, read_fields
 
 DONE = b"[DONE]"
 REASONING_NAMES = ("reasoning_content", "reasoning")
@@ -68,7 +67,6 @@ class Said:
     created: int | None = None
     model: str | None = None
     fingerprint: str | None = None
-    usage: dict[str, Any] | None = None
     is_finished: bool = False
     is_done: bool = False
     """The end marker is in the log: another stream may go on with the answer, this one cannot."""
@@ -76,6 +74,8 @@ class Said:
     reasoning_names: tuple[str, ...] = ()
     _contents: list[str] = field(default_factory=list)
     _reasonings: list[str] = field(default_factory=list)
+    _usage: dict[str, Any] | None = None
+    _used: int = -1
     _white_tokens: int = 0
     """Tokens of the white space at the end."""
     _silent_ids: list[int] = field(default_factory=list)
@@ -91,6 +91,11 @@ class Said:
     @property
     def reasoning(self) -> str:
         return _joined(self._reasonings)
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The largest that was told: counts only grow."""
+        return read_usage(self._usage)
 
     def add(self, block: bytes) -> None:
         """Note one event of the log. Comments and in-band errors say nothing of the answer.
@@ -117,7 +122,7 @@ class Said:
         content, reasoning = self.content, self.reasoning
         lead = content.rstrip()
         # Reasoning that content has followed is over, and stays as it was said.
-        is_over = bool(content) and not reasoning.isspace()
+        is_over = bool(lead) or (bool(content) and not reasoning.isspace())
         thought = reasoning if is_over else reasoning.rstrip()
         return Lead(
             lead, thought, content[len(lead) :], reasoning[len(thought) :], max(0, self.tokens - self._white_tokens)
@@ -126,8 +131,7 @@ class Said:
     # Inside.
 
     def _read(self, block: bytes) -> dict[str, Any] | None:
-        fields = parse_event(block)
-        data = (fields.data or b"").strip()
+        name, data = read_fields(block)
         if data == DONE:
             self.is_done = True
             return None
@@ -136,7 +140,7 @@ class Said:
             if data.startswith(b"{"):
                 raise CannotContinue("An event of it is no JSON.")
             return None
-        return None if fields.event == b"error" or is_error(event) else event
+        return None if name == b"error" or is_error(event) else event
 
     def _note_facts(self, event: dict[str, Any]) -> None:
         self.id = self.id or _text_or_none(event.get("id"))
@@ -144,8 +148,10 @@ class Said:
         self.fingerprint = self.fingerprint or _text_or_none(event.get("system_fingerprint"))
         if self.created is None and isinstance(event.get("created"), int):
             self.created = event["created"]
-        if event.get("usage"):
-            self.usage = most_usage([self.usage, read_usage(event["usage"])])
+        told = event.get("usage")
+        used = told.get("completion_tokens", 0) if isinstance(told, dict) else None
+        if isinstance(used, int) and used > self._used:
+            self._usage, self._used = told, used
         if self.prompt_token_ids is None:
             self.prompt_token_ids = ids_in(event, "prompt_token_ids")
 
