@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import strategies as st
+
 from longwire.engines.continuation import check_request, continued_body, continues_by_ids, stops_of
 from longwire.engines.kinds import Abilities
 from longwire.engines.said import Said
@@ -119,3 +121,33 @@ def join(
         if seam.is_ended:
             return [*log, b"data: [DONE]\n\n"]
     return log + seam.flush()
+
+
+# What a broken or hostile engine may send.
+
+KEYS = ["choices", "delta", "content", "text", "index", "usage", "id", "error", "finish_reason", "role", "reasoning",
+        "token_ids", "prompt_tokens", "completion_tokens", "completion_tokens_details", "tool_calls"]  # fmt: skip
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+FRAMES = st.fixed_dictionaries(
+    {"id": st.just("two")},
+    optional={
+        "usage": JSON,
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "delta": st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4), "index": st.sampled_from([0, 0, 1, "0"]),
+                    "text": JSON, "finish_reason": st.sampled_from([None, "stop", 5]), "token_ids": JSON,
+                },
+            ),
+            max_size=2,
+        ),
+    },
+)  # fmt: skip
+BLOCKS: st.SearchStrategy[bytes] = (FRAMES | JSON).map(
+    lambda value: b"data: " + json.dumps(value).encode() + b"\n\n"
+) | st.binary(max_size=40)

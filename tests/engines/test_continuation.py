@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.engines.joining import CHAT, COMPLETIONS, block_of, say
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engines.joining import CHAT, COMPLETIONS, JSON, block_of, say
 
 from longwire.engines.continuation import (
+    LIMITS,
     MAX_STOP_CHARS,
     MAX_STOPS,
     CannotContinue,
@@ -113,6 +116,28 @@ def test_other_apis(target: str | bytes) -> None:
 def test_stop_strings_are_read_within_bounds(stop: Any, stops: tuple[str, ...]) -> None:
     assert stops_of({"stop": stop}) == stops
     assert stops_of({}) == ()
+
+
+FIELDS = [*LIMITS, "min_tokens", "messages", "prompt", "stop", "n", "tool_choice", "response_format", "modalities", "logprobs",
+          "continue_final_message", "add_generation_prompt"]  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    body=st.dictionaries(st.sampled_from(FIELDS), JSON | st.just([USER]) | st.just("x"), max_size=6),
+    abilities=st.sampled_from([FINAL, THINKS, PREFILL, IDS]),
+    target=st.sampled_from([CHAT, COMPLETIONS]),
+)
+def test_nothing_but_the_documented_exception_is_ever_raised(
+    body: dict[str, Any], abilities: Abilities, target: bytes
+) -> None:
+    stops_of(body)
+    try:
+        check_request(target, body)
+        rest = continued_body(target, json.dumps(body).encode(), said_of("x", ids=[1]), abilities)
+    except CannotContinue:
+        return
+    assert rest is None or json.loads(rest).keys() >= body.keys()
 
 
 # Messages.

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engines.joining import block_of, say
+from tests.engines.joining import BLOCKS, block_of, say
 
 from longwire.engines.said import CannotContinue, Said
 
@@ -140,6 +140,23 @@ def test_from_the_finish_on_all_is_noted_and_refused() -> None:
 def test_an_error_in_the_log_says_nothing_of_the_answer() -> None:
     said = say([chat("x"), block_of({"error": {"message": "cut"}}), b"event: error\ndata: {}\n\n", b"data: [DONE]\n\n"])
     assert (said.content, said.is_done, said.is_finished) == ("x", True, False)
+
+
+def test_what_was_said_does_not_stand_in_logs() -> None:
+    assert "secret" not in repr(say([chat("secret"), chat(reasoning="secret")]))
+
+
+@settings(max_examples=300)
+@given(blocks=st.lists(BLOCKS, max_size=5))
+def test_nothing_but_the_documented_exception_is_ever_raised(blocks: list[bytes]) -> None:
+    said = say([chat("x")])
+    for block in blocks:
+        try:
+            said.add(block)
+        except CannotContinue:
+            break
+    assert said.lead().content + said.lead().content_cut == said.content
+    assert said.usage is None or isinstance(said.usage, dict)
 
 
 @given(pieces=st.lists(st.text(max_size=5), max_size=30))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engines.joining import CHAT, COMPLETIONS, block_of, join, read, say
+from tests.engines.joining import BLOCKS, CHAT, COMPLETIONS, block_of, join, read, say
 from tests.engines.letters import DONE, PROMPT, PROMPT_TOKENS, Letters, first_stop
 
 from longwire.engines.continuation import CannotContinue
@@ -335,32 +335,6 @@ def test_a_huge_event_and_half_characters_pass() -> None:
     halves = [seam.rewrite(b'data: {"id":"two","choices":[{"delta":{"content":"\\u%b"}}]}\n\n' % half)[0]
               for half in (b"d83d", b"de80")]  # fmt: skip
     assert say(halves).content == "🚀"
-
-
-KEYS = ["choices", "delta", "content", "text", "index", "usage", "id", "error", "finish_reason", "role", "reasoning",
-        "token_ids", "prompt_tokens", "completion_tokens", "completion_tokens_details", "tool_calls"]  # fmt: skip
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("\ud800"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
-    max_leaves=12,
-)
-FRAMES = st.fixed_dictionaries(
-    {"id": st.just("two")},
-    optional={
-        "usage": JSON,
-        "choices": st.lists(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "delta": st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4), "index": st.sampled_from([0, 0, 1, "0"]),
-                    "text": JSON, "finish_reason": st.sampled_from([None, "stop", 5]), "token_ids": JSON,
-                },
-            ),
-            max_size=2,
-        ),
-    },
-)  # fmt: skip
-BLOCKS = (FRAMES | JSON).map(lambda value: b"data: " + json.dumps(value).encode() + b"\n\n") | st.binary(max_size=40)
 
 
 @settings(max_examples=500, deadline=None)

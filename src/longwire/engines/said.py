@@ -60,9 +60,9 @@ class Said:
     tokens: int = 0
     """Events with text; where events tell their token ids, those."""
     reasoning_tokens: int = 0
-    token_ids: list[int] | None = None
+    token_ids: list[int] | None = field(default=None, repr=False)
     """The ids of all that was said; None where an event with text has told none."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = field(default=None, repr=False)
     id: str | None = None
     created: int | None = None
     model: str | None = None
@@ -72,15 +72,16 @@ class Said:
     """The end marker is in the log: another stream may go on with the answer, this one cannot."""
     has_role: bool = False
     reasoning_names: tuple[str, ...] = ()
-    _contents: list[str] = field(default_factory=list)
-    _reasonings: list[str] = field(default_factory=list)
+    # What was said is its tenant's: it does not belong in logs.
+    _contents: list[str] = field(default_factory=list, repr=False)
+    _reasonings: list[str] = field(default_factory=list, repr=False)
     _usage: dict[str, Any] | None = None
     _used: int = -1
     _white_tokens: int = 0
     """Tokens of the white space at the end."""
-    _silent_ids: list[int] = field(default_factory=list)
+    _silent_ids: list[int] = field(default_factory=list, repr=False)
     """Ids whose text is still to come: the engine holds it back, or it is half a character."""
-    _form: PlainForm | None = None
+    _form: PlainForm | None = field(default=None, repr=False)
     _form_is_thought: bool = False
     _learnt: int = 0
 
