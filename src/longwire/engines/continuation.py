@@ -9,6 +9,7 @@ refused (CannotContinue), and the answer ends truthfully.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from .kinds import Abilities, Continues
@@ -195,15 +196,24 @@ def _lowered(fields: dict[str, Any], tokens: int) -> dict[str, Any] | None:
     """The same fields with limits for the rest only; None where a limit has been reached."""
     lowered = dict(fields)
     for name in LIMITS:
-        value = fields.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-            lowered[name] = int(value) - tokens
-            if lowered[name] <= 0:
+        most = _count(fields.get(name))
+        if most > 0:
+            lowered[name] = most - tokens
+            if most <= tokens:
                 return None
-    least = fields.get("min_tokens")
-    if isinstance(least, (int, float)) and not isinstance(least, bool):
-        lowered["min_tokens"] = max(0, int(least) - tokens)
+    least = _count(fields.get("min_tokens"))
+    if least > 0:
+        lowered["min_tokens"] = max(0, least - tokens)
     return lowered
+
+
+def _count(value: object) -> int:
+    """A number of tokens; 0 for what is none. Negative ones mean that there is no limit."""
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, float) and isfinite(value) else 0
 
 
 def _ids(fields: dict[str, Any], said: Said) -> list[int] | list[list[int]]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..wire.sse import parse_event
-from .openai import is_error, most_usage, read_usage
-from .plain import PlainForm, learn, parse_object
+from .openai import is_error, read_usage
+from .plain import PlainForm, learn, parse_object, read_fields
 
 DONE = b"[DONE]"
 REASONING_NAMES = ("reasoning_content", "reasoning")
@@ -61,26 +60,28 @@ class Said:
     tokens: int = 0
     """Events with text; where events tell their token ids, those."""
     reasoning_tokens: int = 0
-    token_ids: list[int] | None = None
+    token_ids: list[int] | None = field(default=None, repr=False)
     """The ids of all that was said; None where an event with text has told none."""
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = field(default=None, repr=False)
     id: str | None = None
     created: int | None = None
     model: str | None = None
     fingerprint: str | None = None
-    usage: dict[str, Any] | None = None
     is_finished: bool = False
     is_done: bool = False
     """The end marker is in the log: another stream may go on with the answer, this one cannot."""
     has_role: bool = False
     reasoning_names: tuple[str, ...] = ()
-    _contents: list[str] = field(default_factory=list)
-    _reasonings: list[str] = field(default_factory=list)
+    # What was said is its tenant's: it does not belong in logs.
+    _contents: list[str] = field(default_factory=list, repr=False)
+    _reasonings: list[str] = field(default_factory=list, repr=False)
+    _usage: dict[str, Any] | None = None
+    _used: int = -1
     _white_tokens: int = 0
     """Tokens of the white space at the end."""
-    _silent_ids: list[int] = field(default_factory=list)
+    _silent_ids: list[int] = field(default_factory=list, repr=False)
     """Ids whose text is still to come: the engine holds it back, or it is half a character."""
-    _form: PlainForm | None = None
+    _form: PlainForm | None = field(default=None, repr=False)
     _form_is_thought: bool = False
     _learnt: int = 0
 
@@ -91,6 +92,11 @@ class Said:
     @property
     def reasoning(self) -> str:
         return _joined(self._reasonings)
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The largest that was told: counts only grow."""
+        return read_usage(self._usage)
 
     def add(self, block: bytes) -> None:
         """Note one event of the log. Comments and in-band errors say nothing of the answer.
@@ -117,7 +123,7 @@ class Said:
         content, reasoning = self.content, self.reasoning
         lead = content.rstrip()
         # Reasoning that content has followed is over, and stays as it was said.
-        is_over = bool(content) and not reasoning.isspace()
+        is_over = bool(lead) or (bool(content) and not reasoning.isspace())
         thought = reasoning if is_over else reasoning.rstrip()
         return Lead(
             lead, thought, content[len(lead) :], reasoning[len(thought) :], max(0, self.tokens - self._white_tokens)
@@ -126,8 +132,7 @@ class Said:
     # Inside.
 
     def _read(self, block: bytes) -> dict[str, Any] | None:
-        fields = parse_event(block)
-        data = (fields.data or b"").strip()
+        name, data = read_fields(block)
         if data == DONE:
             self.is_done = True
             return None
@@ -136,7 +141,7 @@ class Said:
             if data.startswith(b"{"):
                 raise CannotContinue("An event of it is no JSON.")
             return None
-        return None if fields.event == b"error" or is_error(event) else event
+        return None if name == b"error" or is_error(event) else event
 
     def _note_facts(self, event: dict[str, Any]) -> None:
         self.id = self.id or _text_or_none(event.get("id"))
@@ -144,8 +149,10 @@ class Said:
         self.fingerprint = self.fingerprint or _text_or_none(event.get("system_fingerprint"))
         if self.created is None and isinstance(event.get("created"), int):
             self.created = event["created"]
-        if event.get("usage"):
-            self.usage = most_usage([self.usage, read_usage(event["usage"])])
+        told = event.get("usage")
+        used = told.get("completion_tokens", 0) if isinstance(told, dict) else None
+        if isinstance(used, int) and used > self._used:
+            self._usage, self._used = told, used
         if self.prompt_token_ids is None:
             self.prompt_token_ids = ids_in(event, "prompt_token_ids")
 

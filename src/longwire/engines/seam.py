@@ -14,9 +14,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..wire.sse import encode_event, parse_event
+from ..wire.sse import encode_event
 from .openai import is_error, read_usage
-from .plain import PlainForm, holder_of, learn, parse_object
+from .plain import PlainForm, holder_of, learn, parse_object, read_fields
 from .said import (
     DONE,
     MAX_LEARNT_FORMS,
@@ -39,8 +39,8 @@ class Seam:
     """
 
     __slots__ = (
-        "_content_cut", "_event", "_forms", "_has_cut", "_held", "_lead_tokens", "_learnt", "_reasoning_cut", "_rests",
-        "hides_usage", "include_stop", "is_ended", "said", "usage",
+        "_content_cut", "_event", "_forms", "_has_cut", "_held", "_is_other_prompt", "_lead_tokens", "_learnt",
+        "_reasoning_cut", "_rests", "hides_usage", "include_stop", "is_ended", "said", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Seam:
             self._lead_tokens = len(said.token_ids or ())
         else:
             self._lead_tokens = lead.tokens if lead.content or lead.reasoning else 0
+        self._is_other_prompt = bool(self._lead_tokens or said.prompt_token_ids)
         self._rests = rests_of(said.content, stops)
         self._held = ""
         self._event: tuple[dict[str, Any], bytes | None] | None = None
@@ -85,8 +86,7 @@ class Seam:
         if self._forms is not None and self._forms[0].text(block) is not None:
             theirs, ours = self._forms
             return [ours.head + block[len(theirs.head) : len(block) - len(theirs.tail)] + ours.tail]
-        fields = parse_event(block)
-        data = (fields.data or b"").strip()
+        name, data = read_fields(block)
         if data == DONE:
             return [*self.flush(), block]
         if not data:
@@ -96,9 +96,9 @@ class Seam:
             if data.startswith(b"{"):
                 raise CannotContinue("An event of the second part is no JSON.")
             return []
-        if fields.event == b"error" or is_error(event):
+        if name == b"error" or is_error(event):
             return [block]
-        return self._rewritten(block, event, fields.event)
+        return self._rewritten(block, event, name)
 
     def whole(self, second: dict[str, Any]) -> dict[str, Any] | None:
         """The usage of the whole answer, by what the second engine tells of its own."""
@@ -128,7 +128,7 @@ class Seam:
         had_role = self.said.has_role and holder is not choice and holder.pop("role", None) is not None
         raw, raw_thought = text_in(holder, key), self._rewrite_thought(holder)
         text = self._skip(raw)
-        stop = self._stop_at(text)
+        stop = self._stop_at(text, choice)
         if stop is not None:
             return [self._stopped(event, name, stop, text)]
         text = self._decided(text, choice, holder, key)
@@ -164,9 +164,11 @@ class Seam:
         event["usage"] = {**told, **whole}
 
     def _drop_ids(self, event: dict[str, Any], choice: dict[str, Any]) -> None:
-        """The prompt's are those of another prompt; the answer's would not be its text's where something had been cut off."""
-        event.pop("prompt_token_ids", None)
-        choice.pop("prompt_token_ids", None)
+        """The prompt's where it is another prompt or told already; the answer's where they are not those of its text, because
+        something had been cut off."""
+        if self._is_other_prompt:
+            event.pop("prompt_token_ids", None)
+            choice.pop("prompt_token_ids", None)
         if self._has_cut:
             choice.pop("token_ids", None)
 
@@ -193,11 +195,17 @@ class Seam:
         rest, self._content_cut = without_start(text, self._content_cut)
         return rest
 
-    def _stop_at(self, text: str) -> tuple[str, str] | None:
+    def _stop_at(self, text: str, choice: dict[str, Any]) -> tuple[str, str] | None:
         """The stop string that the first characters complete, and the end of it that lies in this part."""
+        if not self._rests:
+            return None
         seen = self._held + text
+        stopped_by = choice.get("stop_reason")
+        if choice.get("finish_reason") and isinstance(stopped_by, str) and not self.include_stop:
+            # The engine has left out a stop string of its own part. One over the seam may have been complete before it.
+            seen += without_start(stopped_by, self._content_cut)[0]
         return min(
-            ((rest, stop) for rest, stop in self._rests if text and seen.startswith(rest)),
+            ((rest, stop) for rest, stop in self._rests if seen.startswith(rest)),
             key=lambda found: len(found[0]),
             default=None,
         )
@@ -293,7 +301,7 @@ def _says_nothing(event: dict[str, Any], choice: dict[str, Any], holder: dict[st
 
 
 def _form_of(block: bytes, text: str) -> PlainForm | None:
-    event = parse_object(parse_event(block).data or b"")
+    event = parse_object(read_fields(block)[1])
     holder = holder_of(event)
     if event is None or holder is None or event["choices"][0].get("finish_reason") or event.get("usage"):
         return None

@@ -28,19 +28,21 @@ def whole_usage(said: Said, second: dict[str, Any], lead_tokens: int) -> dict[st
     of_prompt = _group(first, "prompt_tokens_details") or _group(second, "prompt_tokens_details")
     if of_prompt:
         whole["prompt_tokens_details"] = {key: min(count, prompt) for key, count in of_prompt.items()}
-    of_answer = _sum_details(
-        said, _group(first, "completion_tokens_details"), _group(second, "completion_tokens_details")
-    )
+    of_answer = _sum_details(said, first, _group(second, "completion_tokens_details"))
     if of_answer:
         whole["completion_tokens_details"] = of_answer
     return whole
 
 
-def _sum_details(said: Said, first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+def _sum_details(said: Said, first: dict[str, Any], second: dict[str, int]) -> dict[str, int]:
     """Groups that neither part has told stay untold; what the first has not told of its reasoning is counted."""
+    told = _group(first, "completion_tokens_details")
     if "reasoning_tokens" in second:
-        first = {"reasoning_tokens": said.reasoning_tokens, **first}
-    return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
+        told = {"reasoning_tokens": said.reasoning_tokens, **told}
+    # An engine may foretell them: more than was generated they cannot have been.
+    generated = first.get("completion_tokens", 0)
+    most = max(said.tokens, generated if isinstance(generated, int) else 0)
+    return {key: min(told.get(key, 0), most) + second.get(key, 0) for key in {**told, **second}}
 
 
 def _group(usage: dict[str, Any], name: str) -> dict[str, int]:
