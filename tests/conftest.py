@@ -15,7 +15,7 @@ import uvloop
 hypothesis.settings.register_profile("longwire", deadline=None)
 hypothesis.settings.load_profile("longwire")
 
-HANG_LIMIT_S = 4.0
+HANG_LIMIT_S = 30.0
 """A test that waits for what never comes fails instead of standing still. No test takes a hundredth of it."""
 
 

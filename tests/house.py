@@ -622,8 +622,9 @@ async def open_house(
 ) -> AsyncIterator[TestHouse]:
     """A gateway before two engines: the stand-in (model ``sim``) and a scripted one (model ``script``).
 
-    With ``has_twin`` there is a third, which can go on with what the first has begun. ``sim`` changes the stand-in's settings, the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a
-    reader that does not read is noticed after kilobytes instead of megabytes.
+    With ``has_twin`` there is a third, which can go on with what the first has begun. ``sim`` changes the stand-ins' settings,
+    the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a reader that does not read is noticed after
+    kilobytes instead of megabytes.
     """
     told = SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})})
     stand_in, twin = SimServer(told), SimServer(told)

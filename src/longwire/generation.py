@@ -131,12 +131,12 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        if self._part is not None:
-            self._part.flush()
         if not reason.is_success and self._may_go_on(reason):
             self._broken = Failure(reason, message)
-            self._go_on(call)
+            self._go_on(call)  # what a second part holds back is said again by the third
             return
+        if self._part is not None:
+            self._part.flush()
         self._count(call, is_whole=reason.is_success)
         self.stream.end(reason, message)
 

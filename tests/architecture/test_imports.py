@@ -18,6 +18,8 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("keeper", frozenset({"keeper"})),
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
+    ("generation", frozenset({"generation"})),
+    ("secondpart", frozenset({"secondpart"})),
     ("stages", frozenset({"admission", "engines", "streams"})),
     ("shapes", frozenset({"wire", "dialects", "sockets"})),
     ("words", frozenset({"words"})),

@@ -29,8 +29,9 @@ from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS
 from .log import Log
 from .memory import Memory
 from .rows import row_of
-from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell, Tally
+from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
 from .tables import StreamRow, pack_stream
+from .terms import Tally
 
 MAX_TOMBSTONES = 10_000
 """Evicted ids that still answer 410 instead of 404, so that a client learns that it came too late."""

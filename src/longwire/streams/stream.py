@@ -20,24 +20,13 @@ from .chain import Chain
 from .log import Log
 from .shell import StreamShell
 from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow
-from .terms import (
-    TRANSITIONS,
-    BodyHead,
-    EndingWords,
-    Facts,
-    Kind,
-    Link,
-    OnDisconnect,
-    Producer,
-    Reader,
-    Refusal,
-    Slot,
-    State,
-    Tally,
-)  # fmt: skip
+from .terms import TRANSITIONS, BodyHead, EndingWords, Facts, Kind, Link, OnDisconnect, Refusal, State
+
+# isort: split
+from .terms import Producer, Reader, Slot
 
 __all__ = [
-    "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell", "Tally",
+    "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell",
 ]  # fmt: skip
 
 
