@@ -193,7 +193,7 @@ class Generation:
             return False
         target, headers, body = stored
         body = self._renamed(body, other)
-        self._turn_to(other)
+        self._turn_to(other, is_ours=call.is_lost)
         self.stream.restart()
         call = Call(other, self._order(other, target, headers, body), self.stream, self, shell.calls)
         self.stream.producer = call
@@ -235,19 +235,19 @@ class Generation:
         stream.break_off()
         stream.producer = self
         reach("broken_off")
-        self._work = self.shell.calls.start(self._read_and_ask())
+        self._work = self.shell.calls.start(self._read_and_ask(is_ours=call.is_lost))
 
-    async def _read_and_ask(self) -> None:
+    async def _read_and_ask(self, *, is_ours: bool) -> None:
         try:
             self._said = await read_said(self.stream.log)
-            self._ask_for_rest(self._said)
+            self._ask_for_rest(self._said, is_ours=is_ours)
         except CannotContinue as exc:
             self._give_up(exc.why)
         except Exception:
             log.exception("generation_fault")
             self._give_up("A fault of the gateway's.")
 
-    def _ask_for_rest(self, said: Said) -> None:
+    def _ask_for_rest(self, said: Said, *, is_ours: bool) -> None:
         """Raises CannotContinue where nobody can be asked."""
         stream, shell = self.stream, self.shell
         stored = self._stored_request()
@@ -269,7 +269,7 @@ class Generation:
         rest = self._renamed(rest, upstream)
         include_stop = bool(fields.get("include_stop_str_in_output"))
         seam = Seam(said, stops_of(fields), include_stop, stream.facts.hides_usage, by_ids)
-        self._turn_to(upstream)
+        self._turn_to(upstream, is_ours=is_ours)
         self._part = SecondPart(stream, seam, self._stopped_at_seam, self._part_is_alien)
         call = Call(upstream, self._order(upstream, target, headers, rest), self._part, self, shell.calls)
         stream.producer = call
@@ -331,17 +331,13 @@ class Generation:
         target, headers, body = take_apart(request.read(0, request.end))
         return target[target.rindex(b"/v1/") :], headers, body
 
-    def _turn_to(self, upstream: Upstream) -> None:
+    def _turn_to(self, upstream: Upstream, *, is_ours: bool) -> None:
+        """The next attempt is at this one; ``is_ours``: the last was lost by us, and is not counted."""
         facts = self.stream.facts
-        fields = {
-            "stream": self.stream.public_id,
-            "from": facts.engine,
-            "to": upstream.name,
-            "attempt": facts.attempts + 1,
-        }
+        facts.attempts += not is_ours
+        fields = {"stream": self.stream.public_id, "from": facts.engine, "to": upstream.name, "attempt": facts.attempts}
         log.info("failover", extra={"fields": fields})
         facts.engine = upstream.name
-        facts.attempts += 1
 
     def _renamed(self, body: bytes, upstream: Upstream) -> bytes:
         """The body for an engine that may know the model by another name than the last one did."""

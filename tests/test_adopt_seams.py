@@ -1,0 +1,81 @@
+"""Processes that die before, in and after a failover: whoever takes over decides as the dead would have done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+import uvloop
+from tests.test_adopt import STREAMS, Client, Rooms, Trial, body_of, serve, text_of, whole_body
+
+from longwire.sim import SimServer
+from longwire.sim.answer import answer_text
+from longwire.streams.memory import Memory
+from longwire.streams.stream import State
+from longwire.words.settings import EngineSettings, Settings, SimSettings
+
+
+class TwinTrial(Trial):
+    """Two stand-ins that say the same; the first, which is asked first, fails in each answer."""
+
+    def __init__(self, fault: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._fault = fault
+
+    async def __aenter__(self) -> TwinTrial:
+        self.sim, self.twin = SimServer(SimSettings(port=0, fault=[self._fault])), SimServer(SimSettings(port=0))
+        engines = []
+        for name, sim, weight in (("sim", self.sim, 100), ("twin", self.twin, 0)):
+            host, port = await sim.start()
+            engines.append(EngineSettings(name=name, url=f"http://{host}:{port}", kind="sim", weight=weight))
+        settings = Settings(engines=engines, heartbeat_s=0.05, breaker_faults=1000, **self._settings)
+        self.rooms = Rooms(Memory.make(64 << 20, 64, 64), settings)
+        self.port = await serve(self.rooms)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await super().__aexit__(*exc)
+        await self.twin.close()
+
+
+def request_of(seed: int, tokens: int) -> bytes:
+    sim = f'{{"tokens":{tokens},"itl_ms":1,"ttft_ms":1,"seed":{seed}}}'
+    body = f'{{"model":"sim","stream":true,"sim":{sim},"messages":[{{"role":"user","content":"{seed}"}}]}}'.encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Longwire-On-Disconnect: run\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def round_trip(seed: int, kills: int, fault: str) -> None:
+    rng = random.Random(seed)
+    async with TwinTrial(fault) as trial:
+        clients = [Client(i, trial.port, slow=i % 3 == 0) for i in range(STREAMS)]
+        tasks = [asyncio.create_task(each.run(request_of(i, 60 + 10 * i))) for i, each in enumerate(clients)]
+        await trial.sim.wait_requests(STREAMS)
+        for _ in range(kills):
+            chosen = rng.choice(clients)
+            chosen.progress.clear()
+            if not all(task.done() for task in tasks):
+                waits = [asyncio.create_task(chosen.progress.wait()), *(task for task in tasks if not task.done())]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for _ in range(rng.randrange(5)):
+                await asyncio.sleep(0)
+            await trial.kill()
+        responses = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+        streams = list(trial.rooms.registry.list(None))
+        assert sorted(map(body_of, responses)) == sorted(map(whole_body, streams))
+        for index, response in enumerate(responses):
+            assert text_of(body_of(response)) == answer_text(index, 60 + 10 * index)
+        assert all(stream.state is State.ENDED and stream.reason == "completed" for stream in streams)
+        for stream in streams:
+            assert not stream.log.seams or sorted(set(stream.log.seams)) == stream.log.seams
+
+
+@pytest.mark.parametrize(
+    "fault", ["reset_after=25", "close_inside=40", "no_finish", "reset", "error_event=10", "crlf,close_after=9"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_failovers_survive_their_process_byte_for_byte(seed: int, fault: str) -> None:
+    uvloop.run(round_trip(seed, 6, fault))
