@@ -92,3 +92,7 @@ class VirtualClock:
             if not timer.cancelled:
                 timer.call(*timer.args)
         self._now = end
+
+    def lose(self, seconds: float) -> None:
+        """Move on as for a process that was stopped: what falls due meanwhile fires late, with the next :meth:`advance`."""
+        self._now += seconds
