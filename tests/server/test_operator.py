@@ -88,9 +88,13 @@ async def test_it_counts_for_no_limit_and_has_no_row() -> None:
 
 async def test_a_silent_stream_s_tail_is_not_cut() -> None:
     async with open_shards(
-        tenants=TENANTS, sim={"tokens": 3, "ttft_ms": 0}, keep_alive_s=1, head_timeout_s=1
+        tenants=TENANTS,
+        sim={"tokens": 3, "ttft_ms": 0},
+        keep_alive_s=1,
+        head_timeout_s=1,
+        token_silence_s=0,
     ) as gateway:
-        client = await ask(gateway, "ada", fault="stall_after=1")
+        client = await ask(gateway, "ada", fault="stall_after=2")
         assert client.current is not None
         admin = await operator(gateway, 0)
         admin.get(f"/v1/streams/{client.current.stream_id}", EVENTS)
@@ -124,7 +128,7 @@ async def test_no_client_becomes_one(fields: dict[str, str]) -> None:
 
 async def test_one_that_sends_far_ahead_is_cut() -> None:
     async with open_shards(tenants=TENANTS, sim={"tokens": 3}) as gateway:
-        client = await ask(gateway, "ada", fault="stall_after=1")
+        client = await ask(gateway, "ada", fault="stall_after=2")
         assert client.current is not None
         admin = await operator(gateway, 0)
         admin.get(f"/v1/streams/{client.current.stream_id}", EVENTS)
