@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.house import Answer, TestHouse, chat, open_house
+from tests.house import Answer, TestHouse, chat, open_house, until
 
 from longwire.sim.answer import expected_reasoning, expected_text
 from longwire.words.reasons import CloseReason as Reason
@@ -212,3 +212,82 @@ async def test_text_completions_are_gone_on_with_by_token_ids() -> None:
             }
             answer = await house.ask(body, path="/v1/completions")
             assert answer.text == expected_text(SEED, TOKENS) and answer.is_marked_done, options
+
+
+# The rest on request.
+
+
+async def cut(house: TestHouse, how: str, **fields: Any) -> tuple[str, str]:
+    """An answer that has ended before it was whole: its stream's id and what it has said."""
+    house.sim.fail_next("reset_after=5" if how == "reset" else "stall_after=5")
+    if how == "reset":
+        answer = await house.ask(chat(tokens=TOKENS, **fields))
+        return answer.stream_id, answer.text
+    client = await house.connect()
+    client.post(chat(tokens=TOKENS, **fields))
+    head = await client.head()
+    await until(lambda: house.stream(head.stream_id).log.event_count == 5, "it stalls")
+    await house.call("DELETE", f"/v1/streams/{head.stream_id}", None)
+    answer = await client.rest()
+    return answer.stream_id, answer.text
+
+
+@pytest.mark.parametrize("how", ["reset", "cancelled"])
+async def test_a_cut_answer_is_gone_on_with_when_its_client_asks(how: str) -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, said = await cut(house, how, max_tokens=TOKENS)
+        rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert rest.status == 200 and rest.is_marked_done and rest.in_band_error is None
+        assert said + rest.text == expected_text(SEED, TOKENS) and said and rest.text
+        assert rest.stream_id != stream_id
+        state = await house.state(rest.stream_id)
+        assert state["close_reason"] == "completed" and state["model"] == "sim"
+        assert (await house.replay(rest.stream_id)).text == rest.text
+        again = await house.call("POST", f"/v1/streams/{rest.stream_id}/continue", None)
+        assert (again.status, again.error["code"]) == (409, "conflict"), "it is whole"
+
+
+async def test_the_rest_can_break_too_and_be_gone_on_with_again() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, said = await cut(house, "reset")
+        house.sim.fail_next("reset_after=3")
+        second = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert second.in_band_error is not None
+        third = await house.call("POST", f"/v1/streams/{second.stream_id}/continue", None)
+        assert said + second.text + third.text == expected_text(SEED, TOKENS) and third.is_marked_done
+
+
+async def test_the_rest_is_failed_over_like_any_answer() -> None:
+    async with open_house(has_twin=True) as house:
+        house.gateway.directory.upstreams[2].is_up = False
+        house.gateway.directory.upstreams[0].is_up = False
+        stream_id, said = await cut(house, "cancelled")
+        for upstream in house.gateway.directory.upstreams:
+            upstream.is_up = True
+        for fault in ("reset", "status=500", "reset_after=3"):
+            house.sim.fail_next(fault)
+            rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+            assert said + rest.text == expected_text(SEED, TOKENS) and rest.is_marked_done, fault
+
+
+async def test_what_cannot_be_gone_on_with_says_why() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        whole = await house.ask(chat(tokens=TOKENS))
+        refused = await house.call("POST", f"/v1/streams/{whole.stream_id}/continue", None)
+        assert (refused.status, refused.error["code"]) == (409, "conflict")
+        assert (await house.call("POST", "/v1/streams/lw_nothing/continue", None)).status == 404
+        stream_id, _ = await cut(house, "reset", response_format={"type": "json_object"})
+        refused = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert (refused.status, refused.error["code"]) == (409, "cannot_continue")
+        assert "structure" in refused.error["message"]
+
+
+async def test_the_same_key_starts_the_rest_once() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, _ = await cut(house, "reset")
+        asked = len(house.sim.requests)
+        answers = [
+            await house.call("POST", f"/v1/streams/{stream_id}/continue", None, {"idempotency-key": "k"})
+            for _ in range(2)
+        ]
+        assert answers[0].data == answers[1].data and len(house.sim.requests) + len(house.twin.requests) == asked + 1

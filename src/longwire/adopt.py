@@ -29,8 +29,9 @@ from .engines.call import Call, Order
 from .engines.exchange import Exchange
 from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
+from .engines.reading import how_to_read
 from .engines.transport import UpstreamConnection
-from .generation import Generation, GenerationShell, clocks_of, how_to_read
+from .generation import Generation, GenerationShell, clocks_of
 from .rereading import LeftOut, find_body_head, read_run
 from .server.listener import Listener
 from .server.record import Phase
@@ -407,7 +408,8 @@ class Adopter:
     def _go_on_without_socket(self, stream: Stream, call: Call, row: StreamRow) -> None:
         """No connection had been made; or it was TLS, whose state died with its process, or is lost for another reason: then
         what had been received is told, and that it is not all."""
-        if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and stream.request is not None:
+        is_asked_for = stream.request is not None and not stream.facts.continues
+        if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and is_asked_for:
             RebuildSink(stream.log, 0, stream.commit_taken).publish(-1)  # readers may have had heartbeats
             call.start_stored()
             return

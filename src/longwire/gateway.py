@@ -8,7 +8,7 @@ started acts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
@@ -17,13 +17,14 @@ from .dialects.base import Ask
 from .engines.call import Call, Order
 from .engines.directory import Directory
 from .engines.pool import Upstream
+from .engines.reading import how_to_read
 from .engines.request import with_model
-from .generation import Generation, GenerationShell, clocks_of, how_to_read
+from .generation import Generation, GenerationShell, clocks_of
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
-from .streams.stream import EndingWords, Facts, OnDisconnect, Stream
+from .streams.stream import EndingWords, Facts, OnDisconnect, State, Stream
 from .wire.http1 import Headers
-from .words.errors import ModelForbidden, Overloaded
+from .words.errors import Conflict, ModelForbidden, Overloaded
 from .words.reasons import CloseReason
 from .words.settings import Settings
 from .words.wishes import NO_WISHES
@@ -77,6 +78,60 @@ class Gateway:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
         upstream = self.directory.choose(ask.model, visit.tenant.may_use, key=self._conversation(ask, visit))
         facts = self._facts(ask, visit, upstream)
+        stream = self._open(facts, visit)
+        if key_hash:
+            self.registry.pin_key(key_hash, body_hash, stream)
+        self._call(upstream, ask, visit, stream)
+        return stream
+
+    def go_on(self, other: Stream, visit: Visit) -> Stream:
+        """Start a stream with the rest of an answer that has ended before it was whole. Its text begins where that has ended.
+
+        Raises:
+            LongwireError: refused, and nothing was started; code and status say why.
+        """
+        key_hash, body_hash = b"", self.registry.hash(b"")
+        if visit.idempotency_key:
+            key_hash = self.hash_key(visit.tenant, visit.target, visit.idempotency_key)
+            if (started := self.registry.find_by_key(key_hash, body_hash)) is not None:
+                return started
+        if (asked := self.registry.find_asked(visit.asker)) is not None:
+            return asked
+        if not visit.tenant.may_use(other.facts.model):
+            raise ModelForbidden("This key may not use this model any more.", param="model")
+        if self.is_draining:
+            raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
+        if other.state is not State.ENDED:
+            raise Conflict("This stream has not ended; read it instead.")
+        if other.request is None:
+            raise Conflict(
+                "Of this stream's answer nothing is left to be said, or it is none that can be gone on with."
+            )
+        facts = replace(
+            other.facts,
+            engine="",
+            request_id=visit.request_id,
+            asker=visit.asker,
+            timeouts=visit.timeouts,
+            key_hash=b"",
+            body_hash=b"",
+            usage=None,
+            tokens_estimated=0,
+            first_byte_at=None,
+            first_token_at=None,
+            readers_total=0,
+            resumes_total=0,
+            attempts=0,
+            continues=True,
+        )
+        stream = self._open(facts, visit)
+        if key_hash:
+            self.registry.pin_key(key_hash, body_hash, stream)
+        Generation(stream, self.generations).go_on_with(other)
+        return stream
+
+    def _open(self, facts: Facts, visit: Visit) -> Stream:
+        """A stream in the tenant's name."""
         slot = self.limiter.admit(visit.tenant, facts.context_tokens)
         self.generations.budget.note_request(facts.tenant, self.generations.calls.clock.now())
         try:
@@ -87,9 +142,6 @@ class Gateway:
             raise
         stream.slot = slot
         stream.on_disconnect, stream.grace_s = visit.on_disconnect, visit.grace_s
-        if key_hash:
-            self.registry.pin_key(key_hash, body_hash, stream)
-        self._call(upstream, ask, visit, stream)
         return stream
 
     def _call(self, upstream: Upstream, ask: Ask, visit: Visit, stream: Stream) -> None:

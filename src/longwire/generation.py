@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from .engines.base import Answer, Failure, Watch
+from .endings import count_usage, refusal_for
+from .engines.base import Answer, Failure
+from .engines.begun import fold, unfold
 from .engines.call import Call, CallShell, Order
 from .engines.clocks import Clocks, clocks_for
 from .engines.continuation import (
@@ -32,9 +33,9 @@ from .engines.continuation import (
     stops_of,
 )  # fmt: skip
 from .engines.directory import Directory
-from .engines.exchange import Expect
-from .engines.openai import ChatWatch, RelayWatch, most_usage, usage_of_body, usage_of_event, words_of
+from .engines.openai import words_of
 from .engines.pool import Upstream
+from .engines.reading import how_to_read
 from .engines.request import headers_for, take_apart, with_model, without_usage
 from .engines.retry import RetryBudget, is_retryable
 from .engines.seam import Seam, finish_event
@@ -44,7 +45,8 @@ from .observe.instruments import Instruments
 from .secondpart import DONE_BLOCK, SecondPart, read_said
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
-from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, Refusal, State, Stream
+from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
+from .wire.http1 import Headers, encode_request_head
 from .words.clock import Clock
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
@@ -52,12 +54,6 @@ from .words.settings import Settings
 
 log = logging.getLogger("longwire.failover")
 
-USAGE_LOOK_BACK = 4
-"""Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
-in each event, others in one of the last."""
-USAGE_LOOK_BACK_BYTES = 8 * 1024
-MAX_COUNTED_BODY_BYTES = 256 * 1024
-"""A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 MAX_REREAD_BODY_BYTES = 1024 * 1024
 """A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
 _GONE_ON_AFTER = frozenset({
@@ -65,13 +61,6 @@ _GONE_ON_AFTER = frozenset({
     CloseReason.UPSTREAM_PROTOCOL, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
 })  # fmt: skip
 """Endings in mid-answer that say nothing against the answer itself. A bound of ours would be reached again."""
-
-
-def how_to_read(route: str, wants_stream: bool, choices: int, hides_usage: bool) -> tuple[Expect, Callable[[], Watch]]:
-    """What answer is expected of an engine, and who watches it."""
-    if route == "relay":
-        return Expect.ANY, RelayWatch
-    return Expect.EVENTS if wants_stream else Expect.JSON, lambda: ChatWatch(choices, hides_usage)
 
 
 def clocks_of(settings: Settings, facts: Facts) -> Clocks:
@@ -120,6 +109,12 @@ class Generation:
     def __repr__(self) -> str:
         return f"<Generation of {self.stream!r}, attempt {self.stream.facts.attempts}>"
 
+    def go_on_with(self, other: Stream) -> None:
+        """Begin with the rest of another stream's answer, whose client has asked for it."""
+        self._broken = Failure(CloseReason.CANNOT_CONTINUE, "")
+        self.stream.producer = self
+        self._work = self.shell.calls.start(self._take_up(other))
+
     # The owner of a call.
 
     def sent(self, connection: UpstreamConnection) -> None:
@@ -141,17 +136,24 @@ class Generation:
         self.stream.end(reason, message)
 
     def failed(self, call: Call, failure: Failure) -> None:
-        if self._part is not None and self._broken is not None:
-            if is_retryable(failure) and self._may_go_on(self._broken.reason):
-                self._go_on(call)
-            else:
-                self._give_up("No other engine could go on with it.")
+        if self._part is not None or self.stream.facts.continues:
+            self._part_failed(call, failure)
             return
         if self._may_ask_another(call, failure) and self._ask_another(call):
             return
         self._count(call, is_whole=False)
         message = failure.message or f"The engine answered {failure.status}: {words_of(failure.body)}"
-        self.stream.end(failure.reason, message, self._refusal(failure, message))
+        self.stream.end(failure.reason, message, refusal_for(failure, message, self.stream.ending))
+
+    def _part_failed(self, call: Call, failure: Failure) -> None:
+        """Nothing has come of an attempt to go on."""
+        if self.stream.is_blank:
+            self._broken = failure
+        self._broken = self._broken or failure
+        if (call.is_lost or is_retryable(failure)) and self._may_try_rest():
+            self._go_on(call)
+        else:
+            self._give_up("No other engine could go on with it.")
 
     def stopped(self, call: Call) -> None:
         self._count(call, is_whole=False)
@@ -217,11 +219,12 @@ class Generation:
     # The second stage: the rest from an engine that goes on exactly.
 
     def _may_go_on(self, reason: CloseReason) -> bool:
-        stream, facts = self.stream, self.stream.facts
+        return self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER and self._may_try_rest()
+
+    def _may_try_rest(self) -> bool:
+        facts = self.stream.facts
         return (
-            self.shell.settings.failover == "continue"
-            and reason in _GONE_ON_AFTER
-            and stream.kind is Kind.EVENTS
+            self.stream.kind is Kind.EVENTS
             and facts.route != "relay"
             and facts.choices == 1
             and self._has_attempts()
@@ -237,25 +240,51 @@ class Generation:
         reach("broken_off")
         self._work = self.shell.calls.start(self._read_and_ask(is_ours=call.is_lost))
 
+    async def _take_up(self, other: Stream) -> None:
+        """Store the request with all that the other has said: from then on this stream stands for itself."""
+        other.log.hold()
+        try:
+            said = await read_said(other.log)
+            stored = other.request
+            if stored is None:
+                raise CannotContinue("Its request is not there any more.")
+            target, headers, body = take_apart(stored.read(0, stored.end))
+            folded = fold(body, said, was_folded=other.facts.continues)
+            kept = [(name, value) for name, value in headers if name != b"content-length"]
+            head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
+            self.stream.store_request(head + folded)
+            self.shell.registry.store_row(self.stream)
+        except CannotContinue as exc:
+            self._give_up(exc.why)
+            return
+        except ArenaFull:
+            self.stream.end(CloseReason.ARENA_FULL)
+            return
+        finally:
+            other.log.drop()
+        await self._read_and_ask(is_ours=True)
+
     async def _read_and_ask(self, *, is_ours: bool) -> None:
         try:
-            self._said = await read_said(self.stream.log)
-            self._ask_for_rest(self._said, is_ours=is_ours)
+            stored = self._stored_request()
+            if stored is None:
+                raise CannotContinue("Its request is not there any more.")
+            target, headers, body = stored
+            if len(body) > MAX_REREAD_BODY_BYTES:
+                raise CannotContinue("Its request is too large to be read again.")
+            body, before = unfold(body) if self.stream.facts.continues else (body, Said())
+            self._said = await read_said(self.stream.log, before)
+            self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
         except CannotContinue as exc:
             self._give_up(exc.why)
         except Exception:
             log.exception("generation_fault")
             self._give_up("A fault of the gateway's.")
 
-    def _ask_for_rest(self, said: Said, *, is_ours: bool) -> None:
+    def _ask_for_rest(self, said: Said, request: tuple[bytes, Headers, bytes], *, is_ours: bool) -> None:
         """Raises CannotContinue where nobody can be asked."""
         stream, shell = self.stream, self.shell
-        stored = self._stored_request()
-        if stored is None:
-            raise CannotContinue("Its request is not there any more.")
-        target, headers, body = stored
-        if len(body) > MAX_REREAD_BODY_BYTES:
-            raise CannotContinue("Its request is too large to be read again.")
+        target, headers, body = request
         fields = json.loads(body)
         check_request(target, fields)
         upstream = self._choose_for_rest()
@@ -311,7 +340,10 @@ class Generation:
         if self._said is not None:
             self.stream.facts.tokens_estimated = self._said.tokens
             self.stream.facts.usage = self._said.usage
-        self.stream.end(broken.reason, broken.message)
+        if broken.reason is CloseReason.CANNOT_CONTINUE:
+            broken = Failure(broken.reason, why)
+        refusal = refusal_for(broken, broken.message, self.stream.ending) if self.stream.is_blank else None
+        self.stream.end(broken.reason, broken.message, refusal)
 
     # What all stages have in common.
 
@@ -323,7 +355,7 @@ class Generation:
             stream.state is not State.ENDED and is_wanted and stream.facts.attempts < self.shell.settings.max_attempts
         )
 
-    def _stored_request(self) -> tuple[bytes, list[tuple[bytes, bytes]], bytes] | None:
+    def _stored_request(self) -> tuple[bytes, Headers, bytes] | None:
         """Target without a base path, headers and body of the client's request as the last engine was sent it."""
         request = self.stream.request
         if request is None:
@@ -345,7 +377,7 @@ class Generation:
         named = {each.name: each.own_name(facts.model) for each in (*directory.retired, *directory.upstreams)}
         return with_model(body, named.get(facts.engine, ""), upstream.own_name(facts.model))
 
-    def _order(self, upstream: Upstream, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Order:
+    def _order(self, upstream: Upstream, target: bytes, headers: Headers, body: bytes) -> Order:
         facts = self.stream.facts
         may_be_plain = facts.hides_usage and len(body) <= MAX_REREAD_BODY_BYTES
         return Order(
@@ -360,37 +392,7 @@ class Generation:
         )
 
     def _count(self, call: Call, *, is_whole: bool) -> None:
-        facts = self.stream.facts
-        log = self.stream.log
-        if self.stream.kind is Kind.EVENTS:
-            told = call.watch.usage
-            if self._part is not None and told is not None:
-                told = self._part.seam.whole(told)
-            may_tell = (not is_whole or told is None) and self._speaks_of_usage()
-            last = range(max(0, log.deliverable - USAGE_LOOK_BACK), log.deliverable) if may_tell else ()
-            facts.usage = most_usage([told, *(usage_of_event(log.block(position)) for position in last)])
-        elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
-            facts.usage = usage_of_body(log.body())
-        tokenless = self._tokenless + call.watch.tokenless
-        facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
-
-    def _speaks_of_usage(self) -> bool:
-        """Whether the answer's last bytes do: to look at its events one by one costs something for each of them."""
-        chain = self.stream.log.upstream if self._part is None else self.stream.log.records
-        if chain is None:
-            return False
-        tail = min(chain.end, USAGE_LOOK_BACK_BYTES)
-        return b'"usage"' in chain.read(chain.end - tail, tail)
-
-    def _refusal(self, failure: Failure, message: str) -> Refusal | None:
-        """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words."""
-        if failure.reason is CloseReason.UPSTREAM_REFUSED:
-            return Refusal(failure.status, failure.body, failure.content_type or b"text/plain", failure.headers)
-        if failure.reason is CloseReason.UPSTREAM_FAILED:
-            body = self.stream.ending.error_body(failure.reason, message)
-            status = 503 if failure.status == 503 else 502
-            return Refusal(status, body, headers=failure.headers)
-        if failure.status:
-            body = self.stream.ending.error_body(failure.reason, message)
-            return Refusal(failure.status if failure.status < 500 else 502, body)
-        return None
+        told = call.watch.usage
+        if self._part is not None and told is not None:
+            told = self._part.seam.whole(told)
+        count_usage(self.stream, told, self._tokenless + call.watch.tokenless, is_whole=is_whole)

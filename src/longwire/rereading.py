@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from .engines.base import Answer, Failure
 from .engines.exchange import Exchange
-from .generation import how_to_read
+from .engines.reading import how_to_read
 from .streams.late import LateEntries
 from .streams.log import Log
 from .streams.rebuild import PIECE_BYTES, RebuildSink, TailSink, find_tail

@@ -24,13 +24,13 @@ EVENTS_AT_ONCE = 500
 DONE_BLOCK = b"data: [DONE]\n\n"
 
 
-async def read_said(log: Log) -> Said:
-    """What the events in the log say, read a few at a time: an answer may have a hundred thousand.
+async def read_said(log: Log, said: Said | None = None) -> Said:
+    """What the events in the log say, after what ``said`` has already, read a few at a time: there may be a hundred thousand.
 
     Raises:
         CannotContinue: it cannot be gone on with.
     """
-    said = Said()
+    said = said or Said()
     position = 0
     while position < log.deliverable:
         stop = min(position + EVENTS_AT_ONCE, log.deliverable)
@@ -138,9 +138,11 @@ class SecondPart:
         """No place in the engine's bytes is one to begin anew at: they are not kept."""
         self.stream.publish(-1)
 
-    def note_first_byte(self) -> None: ...
+    def note_first_byte(self) -> None:
+        self.stream.note_first_byte()
 
-    def note_first_token(self) -> None: ...
+    def note_first_token(self) -> None:
+        self.stream.note_first_token()
 
     # Called by the generation.
 

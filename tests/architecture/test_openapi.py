@@ -33,7 +33,6 @@ from .render import COMMAND
 
 NO_ANSWER: dict[str, str] = {
     "upstream_error": "an engine's failure is told by a close reason; this is the admin port's word",
-    "conflict": "an operator's reload that cannot be done, on the admin port",
 }
 """Error codes that no public answer carries."""
 

@@ -150,6 +150,7 @@ def test_after_it_a_failure_is_told_in_band(reason: CloseReason, door: Door) -> 
                 "stream_id": feeder.stream.public_id,
                 "last_seq": 1,
                 "resumable": reason.resumable,
+                "continuable": False,
             }
         ]
         assert feeder.log.body().endswith(b"data: [DONE]\n\n")

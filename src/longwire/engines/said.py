@@ -118,6 +118,13 @@ class Said:
         if self.is_finished:
             raise CannotContinue("It is finished.")
 
+    def begin(self, content: str, reasoning: str) -> None:
+        """Begin with what another answer has said: text to go on after, without tokens, ids or names."""
+        if content:
+            self._contents.append(content)
+        if reasoning:
+            self._reasonings.append(reasoning)
+
     def lead(self) -> Lead:
         """What to go on after, and what had to be cut off for that."""
         content, reasoning = self.content, self.reasoning

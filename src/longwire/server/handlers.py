@@ -188,7 +188,7 @@ class Handlers:
             raise BadHttp("Content-Type was sent twice.")
         if head.get(b"content-encoding") not in (None, b"identity"):
             raise WrongMediaType("Compressed request bodies are not accepted.")
-        if route == "relay":
+        if route in ("relay", "stream_continue"):
             return
         media_type, _, parameters = (types[0] if types else b"").partition(b";")
         if media_type.strip().lower() != b"application/json":
@@ -253,13 +253,22 @@ class Handlers:
             connection.refuse(exc)
 
     def _generate(self, pending: Pending, ask: Ask, connection: ClientConnection) -> None:
+        visit = self._visit(pending, connection)
+        self._answer(self.gateway.generate(ask, visit), pending, connection)
+
+    def _stream_continue(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
+        """The rest of an answer that was cut; a body is not looked at."""
+        other = self._find(pending)
+        self._answer(self.gateway.go_on(other, self._visit(pending, connection)), pending, connection)
+
+    def _visit(self, pending: Pending, connection: ClientConnection) -> Visit:
         head = pending.head
         assert pending.tenant is not None
         key = head.get(b"idempotency-key") or b""
         if len(key) > MAX_IDEMPOTENCY_KEY_BYTES:
             raise RemoteError(f"The key is over {MAX_IDEMPOTENCY_KEY_BYTES} bytes.", param="Idempotency-Key")
         request_id = connection.extra_headers[0][1].decode()
-        visit = Visit(
+        return Visit(
             tenant=pending.tenant,
             route=pending.route,
             target=head.target,
@@ -272,7 +281,10 @@ class Handlers:
             asker=(connection.serial, connection.written_bytes),
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )
-        stream = self.gateway.generate(ask, visit)
+
+    @staticmethod
+    def _answer(stream: Stream, pending: Pending, connection: ClientConnection) -> None:
+        head = pending.head
         if head.get(b"longwire-on-disconnect"):
             connection.extra_headers.append((b"longwire-on-disconnect", granted(stream).encode()))
         connection.attach(stream, Door.FRAMED if head.minor else Door.BARE, 0)

@@ -15,8 +15,8 @@ from ..words.ids import Place, parse_stream_id, slot_of
 if TYPE_CHECKING:
     from .handlers import Pending
 
-OF_ONE_STREAM = frozenset({"stream_read", "stream_delete"})
-GENERATING = frozenset({"chat_completions", "completions", "relay"})
+OF_ONE_STREAM = frozenset({"stream_read", "stream_delete", "stream_continue"})
+GENERATING = frozenset({"chat_completions", "completions", "relay", "stream_continue"})
 
 
 def owner_of(

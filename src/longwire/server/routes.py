@@ -31,6 +31,7 @@ ROUTES: list[tuple[re.Pattern[str], dict[str, str]]] = [
     (re.compile(r"/v1/models\Z"), {"GET": "models"}),
     (re.compile(r"/v1/streams\Z"), {"GET": "stream_list"}),
     (re.compile(r"/v1/streams/([A-Za-z0-9_]{1,64})\Z"), {"GET": "stream_read", "DELETE": "stream_delete"}),
+    (re.compile(r"/v1/streams/([A-Za-z0-9_]{1,64})/continue\Z"), {"POST": "stream_continue"}),
     (re.compile(r"/healthz\Z"), {"GET": "healthz"}),
     (re.compile(r"/readyz\Z"), {"GET": "readyz"}),
     (re.compile(r"/openapi\.json\Z"), {"GET": "openapi"}),

@@ -280,7 +280,7 @@ class Registry:
     def _keep(self, stream: Stream) -> None:
         """Retain an ended stream."""
         self._ended_in_order[stream.id] = stream
-        self._retained_blocks += stream.log.block_count
+        self._retained_blocks += _blocks_of(stream)
 
     def _unread(self, stream: Stream) -> None:
         """Called by a stream when its last reader has left and it has not ended."""
@@ -311,13 +311,15 @@ class Registry:
         del self._streams[stream.id]
         self._tally.streams[State.ENDED] -= 1
         del self._ended_in_order[stream.id]
-        self._retained_blocks -= stream.log.block_count
+        self._retained_blocks -= _blocks_of(stream)
         self._forget_key(stream)
         self._tombstones[stream.id] = stream.facts.tenant
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
         reach("evicting")
         self.table.give(stream.row)
+        if stream.request is not None:
+            stream.request.give()
         stream.log.drop()
 
     def _is_wanted(self, stream: Stream) -> bool:
@@ -437,6 +439,11 @@ class Registry:
             "keys": len(self._keys),
             "tombstones": len(self._tombstones),
         }
+
+
+def _blocks_of(stream: Stream) -> int:
+    """Of its log, and of its request where that is kept."""
+    return stream.log.block_count + (len(stream.request.blocks) if stream.request is not None else 0)
 
 
 def _has_content(stream: Stream) -> bool:

@@ -23,7 +23,7 @@ from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, St
 from .terms import TRANSITIONS, BodyHead, EndingWords, Facts, Kind, Link, OnDisconnect, Refusal, State
 
 # isort: split
-from .terms import Producer, Reader, Slot
+from .terms import Producer, Reader, Slot, is_part
 
 __all__ = [
     "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell",
@@ -106,7 +106,7 @@ class Stream:
         """The id as clients know it."""
         return format_stream_id(self.id)
 
-    # The sink: what an engine's exchange writes into.
+    # The sink.
 
     @property
     def chain(self) -> Chain:
@@ -205,8 +205,7 @@ class Stream:
             self._on_change(self)
 
     def break_off(self) -> None:
-        """The engine's connection is gone, and so far its answer stands. What is read again ends here for good: so the place
-        where parsing can begin anew is the very end."""
+        """What the engine has sent stands, and nothing follows: a second reading ends here, so it may begin here, too."""
         self.unsplice()
         self.publish(self.log.upstream.end)
         self.waiting_since = None
@@ -279,7 +278,7 @@ class Stream:
         self.ended_at = self._now()
         self.producer = None
         self.waiting_since = None
-        request, self.request = self.request, None
+        request, self.request = (None, self.request) if is_part(self.facts, self.kind, reason) else (self.request, None)
         if self.slot is not None:
             self.slot.release()
         self._on_end(self)
@@ -323,7 +322,8 @@ class Stream:
             self.is_cut = True
             return
         facts = {"stream_id": self.public_id, "last_seq": self.log.seq_at(len(self.log.entries)) - 1}
-        blocks = self.ending.error_blocks(reason, message, {**facts, "resumable": reason.resumable})
+        hopes = {"resumable": reason.resumable, "continuable": is_part(self.facts, self.kind, reason)}
+        blocks = self.ending.error_blocks(reason, message, facts | hopes)
         try:
             for block in blocks:
                 self.log.append_record(block)  # the row tells of it, together with the end

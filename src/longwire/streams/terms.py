@@ -135,6 +135,8 @@ class Facts:
     engine: str = ""
     request_id: str = ""
     usage: dict[str, Any] | None = None
+    continues: bool = False
+    """It goes on with another stream's answer; its stored request holds what that had said."""
     attempts: int = 1
     """Requests to engines for it so far."""
     timeouts: Mapping[str, float] = field(default_factory=lambda: NO_WISHES)
@@ -170,3 +172,9 @@ class Tally:
     def __repr__(self) -> str:
         states = ", ".join(f"{count} {state.name.lower()}" for state, count in self.streams.items())
         return f"<Tally {states}, {self.readers} readers>"
+
+
+def is_part(facts: Facts, kind: Kind, reason: CloseReason) -> bool:
+    """Whether an ending leaves a part of an answer, whose rest can be asked for: then its request is kept."""
+    has_begun = not reason.is_success and facts.first_token_at is not None
+    return has_begun and kind is Kind.EVENTS and facts.route != "relay" and facts.choices == 1

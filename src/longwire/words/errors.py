@@ -122,7 +122,7 @@ class KeyReused(RemoteError):
 
 
 class Conflict(RemoteError):
-    """The operator asked for what cannot be done as things stand; nothing was changed."""
+    """What was asked for cannot be done as things stand; nothing was changed."""
 
     code = "conflict"
     status = 409

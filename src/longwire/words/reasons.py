@@ -64,6 +64,9 @@ class CloseReason(str, Enum):
     TOO_SLOW = "too_slow", "The engine sent fewer tokens than min_tokens_per_s over rate_window_s.", 504
     TOTAL_TIMEOUT = "total_timeout", "The generation took longer than total_timeout_s.", 504
 
+    # Asked to go on with another stream's answer.
+    CANNOT_CONTINUE = "cannot_continue", "The answer could not be gone on with exactly.", 409
+
     @property
     def is_success(self) -> bool:
         """True for the one ending in which the client has the engine's whole answer."""

@@ -1,0 +1,55 @@
+"""How the end of an engine's answer is told of its stream: what it has used, and what its refusal looks like to a client.
+
+What lives here: two functions over a stream that is about to end. What must not: whether it ends (generation.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .engines.base import Failure
+from .engines.openai import most_usage, usage_of_body, usage_of_event
+from .streams.stream import EndingWords, Kind, Refusal, Stream
+from .words.reasons import CloseReason
+
+USAGE_LOOK_BACK = 4
+"""Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
+in each event, others in one of the last."""
+USAGE_LOOK_BACK_BYTES = 8 * 1024
+MAX_COUNTED_BODY_BYTES = 256 * 1024
+"""A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
+
+
+def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, is_whole: bool) -> None:
+    """Note what the answer has used: by the engine's own count (``told`` outside of its events), and estimated from its events,
+    of which ``tokenless`` carried no token."""
+    facts, log = stream.facts, stream.log
+    if stream.kind is Kind.EVENTS:
+        may_tell = (not is_whole or told is None) and _speaks_of_usage(stream)
+        last = range(max(0, log.deliverable - USAGE_LOOK_BACK), log.deliverable) if may_tell else ()
+        facts.usage = most_usage([told, *(usage_of_event(log.block(position)) for position in last)])
+    elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
+        facts.usage = usage_of_body(log.body())
+    facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
+
+
+def _speaks_of_usage(stream: Stream) -> bool:
+    """Whether the answer's last bytes do: to look at its events one by one costs something for each of them."""
+    log = stream.log
+    chain = log.records if log.seams and log.records is not None else log.upstream
+    tail = min(chain.end, USAGE_LOOK_BACK_BYTES)
+    return b'"usage"' in chain.read(chain.end - tail, tail)
+
+
+def refusal_for(failure: Failure, message: str, ending: EndingWords) -> Refusal | None:
+    """The engine's own error, faithfully: a 4xx as it is, a 5xx as 502 with the engine's words. None: as its reason says."""
+    if failure.reason is CloseReason.UPSTREAM_REFUSED:
+        return Refusal(failure.status, failure.body, failure.content_type or b"text/plain", failure.headers)
+    if failure.reason is CloseReason.UPSTREAM_FAILED:
+        body = ending.error_body(failure.reason, message)
+        status = 503 if failure.status == 503 else 502
+        return Refusal(status, body, headers=failure.headers)
+    if failure.status:
+        body = ending.error_body(failure.reason, message)
+        return Refusal(failure.status if failure.status < 500 else 502, body)
+    return None
