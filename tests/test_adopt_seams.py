@@ -67,6 +67,7 @@ async def round_trip(seed: int, kills: int, fault: str) -> None:
         streams = list(trial.rooms.registry.list(None))
         assert sorted(map(body_of, responses)) == sorted(map(whole_body, streams))
         for index, response in enumerate(responses):
+            assert b'"error"' not in response, (index, response[-420:])
             assert text_of(body_of(response)) == answer_text(index, 60 + 10 * index)
         assert all(stream.state is State.ENDED and stream.reason == "completed" for stream in streams)
         for stream in streams:

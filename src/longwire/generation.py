@@ -186,8 +186,8 @@ class Generation:
 
     def _ask_another(self, call: Call) -> bool:
         """Whether another was asked."""
-        shell, facts = self.shell, self.stream.facts
-        other = shell.directory.choose_other(facts.model, () if call.is_lost else (facts.engine,))
+        shell = self.shell
+        other = self._choose(is_ours=call.is_lost)
         if other is None or not self._is_within_budget():
             return False
         stored = self._stored_request()
@@ -228,7 +228,7 @@ class Generation:
             and facts.route != "relay"
             and facts.choices == 1
             and self._has_attempts()
-            and self._choose_for_rest() is not None
+            and self._choose(is_ours=True, continues=True) is not None
         )
 
     def _go_on(self, call: Call) -> None:
@@ -287,7 +287,7 @@ class Generation:
         target, headers, body = request
         fields = json.loads(body)
         check_request(target, fields)
-        upstream = self._choose_for_rest()
+        upstream = self._choose(is_ours=is_ours, continues=True) or self._choose(is_ours=True, continues=True)
         if upstream is None:
             raise CannotContinue("There is no engine left that can go on with it.")
         rest = continued_body(target, body, said, upstream.abilities)
@@ -305,12 +305,6 @@ class Generation:
         shell.calls.instruments.continuations_total += 1
         call.start()
         reach("continued")
-
-    def _choose_for_rest(self) -> Upstream | None:
-        """Another one if there is any, else the same: it may have lost a connection only."""
-        directory, facts = self.shell.directory, self.stream.facts
-        other = directory.choose_other(facts.model, (facts.engine,), continues=True)
-        return other or directory.choose_other(facts.model, (), continues=True)
 
     def _stopped_at_seam(self) -> None:
         call = self.stream.producer
@@ -354,6 +348,12 @@ class Generation:
         return (
             stream.state is not State.ENDED and is_wanted and stream.facts.attempts < self.shell.settings.max_attempts
         )
+
+    def _choose(self, *, is_ours: bool, continues: bool = False) -> Upstream | None:
+        """Another engine than the last; ``is_ours``: the last has not failed, and is the best if it can be asked."""
+        facts = self.stream.facts
+        tried = () if is_ours else (facts.engine,)
+        return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine)
 
     def _stored_request(self) -> tuple[bytes, Headers, bytes] | None:
         """Target without a base path, headers and body of the client's request as the last engine was sent it."""

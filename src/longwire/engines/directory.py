@@ -78,9 +78,10 @@ class Directory:
         return min(_with_weight(up or serving), key=_badness)
 
     def choose_other(
-        self, model: str, tried: Collection[str], *, key: bytes = b"", continues: bool = False
+        self, model: str, tried: Collection[str], *, key: bytes = b"", continues: bool = False, wish: str = ""
     ) -> Upstream | None:
-        """Another upstream for a request that one or more have failed, of which nothing speaks against it; or None.
+        """Another upstream for a request that one or more have failed, of which nothing speaks against it; or None. ``wish`` is
+        the name of the one to be taken if it can be.
 
         With ``continues`` it must be able to go on with an answer, and that of the same model: behind one alias there may be
         two.
@@ -97,7 +98,8 @@ class Directory:
                 for each in others
                 if each.abilities.continues is not Continues.NEVER and meant <= {each.own_name(model)}
             ]
-        return self._pick(model, others, key) if others else None
+        wished = next((each for each in others if each.name == wish), None)
+        return wished or (self._pick(model, others, key) if others else None)
 
     def _own_names(self, model: str, names: Collection[str]) -> set[str]:
         """What these upstreams call a model; where one of them is forgotten, whatever anybody calls it."""
