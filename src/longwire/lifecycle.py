@@ -281,7 +281,7 @@ class House:
         self.directory.purge_nowait()
 
     def _probe(self, upstream: Upstream) -> None:
-        self._probes[upstream] = self._start_task(Prober(upstream, self.settings).run())
+        self._probes[upstream] = self._start_task(Prober(upstream, self.settings, self.instruments).run())
 
     def _stop_probing(self, upstream: Upstream) -> None:
         if upstream in self._probes:

@@ -38,7 +38,10 @@ def seen(at_s: float = 10.0, events: int = 0, **gauges: Any) -> dict[str, Any]:
             "arena_blocks": 100,
             "arena_blocks_free": 75,
             "arena_bytes": 2 << 30,
-            "pools": {"e": PoolSnapshot(up=True, busy=10)},
+            "pools": {
+                "e": PoolSnapshot(up=True, busy=10, in_flight=9),
+                "ill": PoolSnapshot(up=True, breaker=2, kv_used=0.5, waiting=3, problem="5 upstream_reset"),
+            },
             "tenant_streams": {"acme": 8},
             **gauges,
         }
@@ -59,7 +62,8 @@ def test_once_prints_one_picture(run: Run, planned: AdminStandIn) -> None:
     lines = [line.split() for line in result.output.splitlines()]
     assert ["0", "41", "serving", "7", "9", "0.2", "ms", "1"] in lines
     assert ["1", "42", "hung", "for", "12", "s", "3", "4", "-", "0"] in lines
-    assert ["e", "up", "10", "0", "0"] in lines
+    assert ["e", "up", "9", "10", "0", "0", "-", "-"] in lines
+    assert ["ill", "breaker", "open", *"000", "0", "50%", "3", "5", "upstream_reset"] in lines
     assert ["acme", "8", "20"] in lines and ["idle", "0", "5"] in lines
     assert "9 live, 1 opening, 0 ended" in result.output and "25% of 2.0 GiB" in result.output
     assert len(planned.requests) == 1

@@ -150,6 +150,11 @@ def follow_live(found: Iterator[Look | Failure], url: str, console: Console | No
                 live.update(last, refresh=True)
 
 
+ENGINE_COLUMNS = ("ENGINE", "STATE", "IN FLIGHT", "BUSY", "IDLE", "CONNECTING", "KV", "WAITING", "PROBLEM")
+MAX_PROBLEM_CHARS = 40
+"""Of what is wrong with an engine; /v1/overview has all of it."""
+
+
 def picture(look: Look) -> RenderableType:
     """All of it as tables without lines, as wide as they need to be."""
     from rich.console import Group
@@ -160,7 +165,7 @@ def picture(look: Look) -> RenderableType:
         parts.append(Text(f"Not ready: {look['problem']}", "bold red"))
     parts += [Text(""), table(("SHARD", "PID", "STATE", "STREAMS", "CONNECTIONS", "LAG", "RESTARTS"), shard_rows(look))]
     if look["engines"]:
-        parts += [Text(""), table(("ENGINE", "STATE", "BUSY", "IDLE", "CONNECTING"), engine_rows(look))]
+        parts += [Text(""), table(ENGINE_COLUMNS, engine_rows(look))]
     if look["tenants"]:
         parts += [Text(""), table(("TENANT", "STREAMS", "LIMIT"), tenant_rows(look))]
     return Group(*parts)
@@ -207,8 +212,13 @@ def shard_rows(look: Look) -> Iterator[tuple[str, ...]]:
 
 def engine_rows(look: Look) -> Iterator[tuple[str, ...]]:
     for engine in look["engines"]:
-        numbers = (str(engine[name]) for name in ("busy", "idle", "connecting"))
-        yield engine["name"], "up" if engine["up"] else "down", *numbers
+        state = (
+            "down" if not engine["up"] else "up" if engine["breaker"] == "closed" else f"breaker {engine['breaker']}"
+        )
+        numbers = (str(engine[name]) for name in ("in_flight", "busy", "idle", "connecting"))
+        kv_used, waiting = engine["kv_used"], engine["waiting"]
+        load = ("-" if kv_used is None else f"{kv_used:.0%}", "-" if waiting is None else f"{waiting:.0f}")
+        yield engine["name"], state.replace("_", "-"), *numbers, *load, engine["problem"][:MAX_PROBLEM_CHARS]
 
 
 def tenant_rows(look: Look) -> Iterator[tuple[str, ...]]:

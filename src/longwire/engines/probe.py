@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 
+from ..observe.instruments import Instruments
 from ..words.settings import Settings
 from .asking import Question, wait_answer
 from .exchange import Expect
@@ -31,9 +32,10 @@ _MODELS = Question(b"/v1/models", "its model list", MAX_MODEL_LIST_BYTES, Expect
 class Prober:
     """Probes one upstream every ``probe_s`` seconds for as long as the gateway runs."""
 
-    def __init__(self, upstream: Upstream, settings: Settings) -> None:
+    def __init__(self, upstream: Upstream, settings: Settings, instruments: Instruments | None = None) -> None:
         self.upstream = upstream
         self._settings = settings
+        self._instruments = instruments or Instruments()
         self._looks = 0
         self._was_up = upstream.is_up
 
@@ -86,6 +88,7 @@ class Prober:
     def _tell_breaker(self) -> None:
         upstream = self.upstream
         if upstream.breaker.note_probe(upstream.now(), upstream.is_up):
+            self._instruments.breakers_opened_total += 1
             fields = {"engine": upstream.name, "why": upstream.breaker.why}
             log.warning("breaker_opened", extra={"fields": fields})
 
