@@ -188,7 +188,7 @@ class Generation:
         """Whether another was asked."""
         shell = self.shell
         other = self._choose(is_ours=call.is_lost)
-        if other is None or not self._is_within_budget():
+        if other is None or not (call.is_lost or self._is_within_budget()):
             return False
         stored = self._stored_request()
         if stored is None:
