@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.house import Answer, TestHouse, chat, open_house, until
 
+from longwire import generation
+from longwire.generation import MAX_REREAD_BYTES
 from longwire.sim.answer import expected_reasoning, expected_text
 from longwire.words.reasons import CloseReason as Reason
 
@@ -291,3 +293,23 @@ async def test_the_same_key_starts_the_rest_once() -> None:
             for _ in range(2)
         ]
         assert answers[0].data == answers[1].data and len(house.sim.requests) + len(house.twin.requests) == asked + 1
+
+
+async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -> None:
+    async with open_house(has_twin=True, arena_bytes=64 << 20) as house:
+        body = chat(tokens=TOKENS, max_tokens=TOKENS) | {
+            "messages": [{"role": "user", "content": "x" * (MAX_REREAD_BYTES + 1)}]
+        }
+        house.sim.fail_next("reset")
+        check_whole(await house.ask(body))
+        house.sim.fail_next("reset_after=4")
+        answer = await house.ask(body)
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+
+
+async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_house(has_twin=True) as house:
+        monkeypatch.setattr(generation, "check_request", lambda *_: 1 / 0)
+        house.sim.fail_next("reset_after=4")
+        answer = await house.ask(chat(tokens=TOKENS))
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"

@@ -16,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from .endings import count_usage, refusal_for
 from .engines.base import Answer, Failure
@@ -36,13 +38,13 @@ from .engines.directory import Directory
 from .engines.openai import words_of
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
-from .engines.request import headers_for, take_apart, with_model, without_usage
+from .engines.request import headers_for, with_model, without_usage
 from .engines.retry import RetryBudget, is_retryable
 from .engines.seam import Seam, finish_event
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
-from .secondpart import DONE_BLOCK, SecondPart, read_said
+from .secondpart import DONE_BLOCK, MAX_REREAD_BYTES, SecondPart, check_size, read_said, stored_request
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
@@ -54,8 +56,6 @@ from .words.settings import Settings
 
 log = logging.getLogger("longwire.failover")
 
-MAX_REREAD_BODY_BYTES = 1024 * 1024
-"""A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
 _GONE_ON_AFTER = frozenset({
     CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE, CloseReason.UPSTREAM_ERROR_EVENT,
     CloseReason.UPSTREAM_PROTOCOL, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
@@ -113,7 +113,7 @@ class Generation:
         """Begin with the rest of another stream's answer, whose client has asked for it."""
         self._broken = Failure(CloseReason.CANNOT_CONTINUE, "")
         self.stream.producer = self
-        self._work = self.shell.calls.start(self._take_up(other))
+        self._work = self.shell.calls.start(self._guarded(partial(self._take_up, other)))
 
     # The owner of a call.
 
@@ -190,11 +190,11 @@ class Generation:
         other = self._choose(is_ours=call.is_lost)
         if other is None or not (call.is_lost or self._is_within_budget()):
             return False
-        stored = self._stored_request()
-        if stored is None:
+        try:
+            target, headers, body = stored_request(self.stream)
+            body = self._renamed(body, other)
+        except CannotContinue:
             return False
-        target, headers, body = stored
-        body = self._renamed(body, other)
         self._turn_to(other, is_ours=call.is_lost)
         self.stream.restart()
         call = Call(other, self._order(other, target, headers, body), self.stream, self, shell.calls)
@@ -238,48 +238,42 @@ class Generation:
         stream.break_off()
         stream.producer = self
         reach("broken_off")
-        self._work = self.shell.calls.start(self._read_and_ask(is_ours=call.is_lost))
+        self._work = self.shell.calls.start(self._guarded(partial(self._read_and_ask, is_ours=call.is_lost)))
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """The root of what is done between two calls: whatever comes of it, the stream does not wait for ever."""
+        try:
+            await work()
+        except CannotContinue as exc:
+            self._give_up(exc.why)
+        except ArenaFull:
+            self.stream.stop(CloseReason.ARENA_FULL, "")
+        except Exception:
+            log.exception("generation_fault")
+            self._give_up("A fault of the gateway's.")
 
     async def _take_up(self, other: Stream) -> None:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
         other.log.hold()
         try:
             said = await read_said(other.log)
-            stored = other.request
-            if stored is None:
-                raise CannotContinue("Its request is not there any more.")
-            target, headers, body = take_apart(stored.read(0, stored.end))
-            folded = fold(body, said, was_folded=other.facts.continues)
-            kept = [(name, value) for name, value in headers if name != b"content-length"]
-            head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
-            self.stream.store_request(head + folded)
-            self.shell.registry.store_row(self.stream)
-        except CannotContinue as exc:
-            self._give_up(exc.why)
-            return
-        except ArenaFull:
-            self.stream.end(CloseReason.ARENA_FULL)
-            return
+            target, headers, body = stored_request(other)
         finally:
             other.log.drop()
+        check_size(body)
+        folded = fold(body, said, was_folded=other.facts.continues)
+        kept = [(name, value) for name, value in headers if name != b"content-length"]
+        head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
+        self.stream.store_request(head + folded)
+        self.shell.registry.store_row(self.stream)
         await self._read_and_ask(is_ours=True)
 
     async def _read_and_ask(self, *, is_ours: bool) -> None:
-        try:
-            stored = self._stored_request()
-            if stored is None:
-                raise CannotContinue("Its request is not there any more.")
-            target, headers, body = stored
-            if len(body) > MAX_REREAD_BODY_BYTES:
-                raise CannotContinue("Its request is too large to be read again.")
-            body, before = unfold(body) if self.stream.facts.continues else (body, Said())
-            self._said = await read_said(self.stream.log, before)
-            self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
-        except CannotContinue as exc:
-            self._give_up(exc.why)
-        except Exception:
-            log.exception("generation_fault")
-            self._give_up("A fault of the gateway's.")
+        target, headers, body = stored_request(self.stream)
+        check_size(body)
+        body, before = unfold(body) if self.stream.facts.continues else (body, Said())
+        self._said = await read_said(self.stream.log, before)
+        self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
 
     def _ask_for_rest(self, said: Said, request: tuple[bytes, Headers, bytes], *, is_ours: bool) -> None:
         """Raises CannotContinue where nobody can be asked."""
@@ -355,14 +349,6 @@ class Generation:
         tried = () if is_ours else (facts.engine,)
         return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine)
 
-    def _stored_request(self) -> tuple[bytes, Headers, bytes] | None:
-        """Target without a base path, headers and body of the client's request as the last engine was sent it."""
-        request = self.stream.request
-        if request is None:
-            return None
-        target, headers, body = take_apart(request.read(0, request.end))
-        return target[target.rindex(b"/v1/") :], headers, body
-
     def _turn_to(self, upstream: Upstream, *, is_ours: bool) -> None:
         """The next attempt is at this one; ``is_ours``: the last was lost by us, and is not counted."""
         facts = self.stream.facts
@@ -372,14 +358,18 @@ class Generation:
         facts.engine = upstream.name
 
     def _renamed(self, body: bytes, upstream: Upstream) -> bytes:
-        """The body for an engine that may know the model by another name than the last one did."""
+        """The body for an engine that may know the model by another name than the last one did. Raises CannotContinue where it
+        would have to be read again for that, and is too large."""
         facts, directory = self.stream.facts, self.shell.directory
         named = {each.name: each.own_name(facts.model) for each in (*directory.retired, *directory.upstreams)}
-        return with_model(body, named.get(facts.engine, ""), upstream.own_name(facts.model))
+        if named.get(facts.engine) != (own := upstream.own_name(facts.model)):
+            check_size(body)
+            body = with_model(body, "", own)
+        return body
 
     def _order(self, upstream: Upstream, target: bytes, headers: Headers, body: bytes) -> Order:
         facts = self.stream.facts
-        may_be_plain = facts.hides_usage and len(body) <= MAX_REREAD_BODY_BYTES
+        may_be_plain = facts.hides_usage and len(body) <= MAX_REREAD_BYTES
         return Order(
             target,
             headers_for(headers, upstream.host_header, upstream.engine.api_key),

@@ -1,6 +1,6 @@
 """The second part of a broken answer: what another engine says, joined to what the log has of the first.
 
-What lives here: the sink of a call that goes on with an answer, and reading what was said.
+What lives here: the sink of a call that goes on with an answer, and reading what was asked and said.
 What must not: whether an answer is gone on with (generation.py), how two parts are joined (engines/seam.py).
 
 The events of a second part stand in the log as records of the gateway's own: they are rewritten one by one anyway, and so the
@@ -13,14 +13,18 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from .engines.request import take_apart
 from .engines.said import CannotContinue, Said
 from .engines.seam import Seam
 from .streams.log import Log, LostEvents
 from .streams.stream import Stream
+from .wire.http1 import Headers
 
 READ_BYTES = 64 * 1024
 EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
+MAX_REREAD_BYTES = 1024 * 1024
+"""A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
 DONE_BLOCK = b"data: [DONE]\n\n"
 
 
@@ -42,6 +46,25 @@ async def read_said(log: Log, said: Said | None = None) -> Said:
         position = stop
         await asyncio.sleep(0)
     return said
+
+
+def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
+    """Target without a base path, headers and body of the client's request as the last engine was sent it.
+
+    Raises:
+        CannotContinue: it is not there any more.
+    """
+    request = stream.request
+    if request is None:
+        raise CannotContinue("Its request is not there any more.")
+    target, headers, body = take_apart(request.read(0, request.end))
+    return target[target.rindex(b"/v1/") :], headers, body
+
+
+def check_size(body: bytes) -> None:
+    """Raises CannotContinue where parsing a stored request would hold up all streams."""
+    if len(body) > MAX_REREAD_BYTES:
+        raise CannotContinue("Its request is too large to be read again.")
 
 
 class Scratch:

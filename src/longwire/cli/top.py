@@ -211,6 +211,7 @@ def shard_rows(look: Look) -> Iterator[tuple[str, ...]]:
 
 
 def engine_rows(look: Look) -> Iterator[tuple[str, ...]]:
+    """Each upstream's state, what it has to do, by our count and by its own, and what is wrong with it."""
     for engine in look["engines"]:
         state = (
             "down" if not engine["up"] else "up" if engine["breaker"] == "closed" else f"breaker {engine['breaker']}"
