@@ -31,7 +31,7 @@ from .engines.openai import PLAIN_MARKS
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.transport import UpstreamConnection
-from .generation import Generation, GenerationShell, clocks_of
+from .generation import Generation, GenerationShell
 from .rereading import LeftOut, find_body_head, read_run
 from .server.listener import Listener
 from .server.record import Phase
@@ -395,7 +395,7 @@ class Adopter:
         if upstream is None:
             upstream = self._retired(facts.engine)
         expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
-        clocks = clocks_of(self.generations.settings, facts)
+        clocks = self.generations.clocks_of(facts)
         order = Order(b"", [], b"", expect, make_watch, clocks, None, facts.model, stream.created_at)
         return Call(upstream, order, stream, Generation(stream, self.generations), self.generations.calls)
 

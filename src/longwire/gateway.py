@@ -19,7 +19,7 @@ from .engines.directory import Directory
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import with_model
-from .generation import Generation, GenerationShell, clocks_of
+from .generation import Generation, GenerationShell
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, OnDisconnect, State, Stream
@@ -205,6 +205,6 @@ class Gateway:
         expect, make_watch = how_to_read(visit.route, ask.wants_stream, ask.choices, ask.hides_usage)
         own = upstream.own_name(ask.model)
         plain = with_model(ask.plain_body, ask.model, own) if ask.plain_body is not None else None
-        clocks = clocks_of(self.settings, stream.facts)
+        clocks = self.generations.clocks_of(stream.facts)
         body = with_model(ask.body, ask.model, own)
         return Order(visit.target, headers, body, expect, make_watch, clocks, plain, ask.model)

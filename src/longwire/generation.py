@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from .endings import count_usage, refusal_for
@@ -56,17 +56,13 @@ from .words.settings import Settings
 
 log = logging.getLogger("longwire.failover")
 
+MAX_KNOWN_CLOCKS = 1000
+"""Models whose clocks are kept ready. Names may come from clients; with so many, all begin anew."""
 _GONE_ON_AFTER = frozenset({
     CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE, CloseReason.UPSTREAM_ERROR_EVENT,
     CloseReason.UPSTREAM_PROTOCOL, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
 })  # fmt: skip
 """Endings in mid-answer that say nothing against the answer itself. A bound of ours would be reached again."""
-
-
-def clocks_of(settings: Settings, facts: Facts) -> Clocks:
-    """The clocks of a stream's engines. Of an answer in one piece, or of one that nobody here can read, no token is seen."""
-    clocks = clocks_for(settings, facts.model, facts.timeouts)
-    return clocks if facts.wants_stream and facts.route != "relay" else clocks.without_tokens()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,7 @@ class GenerationShell:
     registry: Registry
     calls: CallShell
     budget: RetryBudget
+    _clocks: dict[tuple[str, bool], Clocks] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -86,6 +83,20 @@ class GenerationShell:
         """With a watchman and a budget of its own: one for each process."""
         calls = CallShell(settings, clock, instruments, Watchman(clock, instruments))
         return cls(settings, directory, registry, calls, RetryBudget(settings))
+
+    def clocks_of(self, facts: Facts) -> Clocks:
+        """The clocks of a stream's engines. Of an answer in one piece, or of one that nobody here can read, no token is seen.
+        Those of requests that wish nothing are shared by all streams of a model."""
+        sees_tokens = facts.wants_stream and facts.route != "relay"
+        clocks = None if facts.timeouts else self._clocks.get((facts.model, sees_tokens))
+        if clocks is None:
+            clocks = clocks_for(self.settings, facts.model, facts.timeouts)
+            clocks = clocks if sees_tokens else clocks.without_tokens()
+            if not facts.timeouts:
+                if len(self._clocks) >= MAX_KNOWN_CLOCKS:
+                    self._clocks.clear()
+                self._clocks[facts.model, sees_tokens] = clocks
+        return clocks
 
 
 class Generation:
@@ -375,7 +386,7 @@ class Generation:
             headers_for(headers, upstream.host_header, upstream.engine.api_key),
             body,
             *how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage),
-            clocks_of(self.shell.settings, facts),
+            self.shell.clocks_of(facts),
             without_usage(body) if may_be_plain else None,
             facts.model,
             self.stream.created_at,
