@@ -30,6 +30,7 @@ ASIDE = frozenset({"observe", "admin", "longwire"})
 NEIGHBOURS: dict[tuple[str, str], str] = {
     ("__main__", "cli"): "the command line where its script is not on the path",
     ("cli", "sim"): "`longwire sim`",
+    ("cli", "bench"): "`longwire bench`",
     ("bench", "sim"): "the answers that are known beforehand",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("adopt", "rereading"): "finding the index of a log again",

@@ -26,6 +26,7 @@ class Job:
     headers: list[tuple[str, str]] = field(default_factory=list)
     door: str = "sse"
     verify: bool = False
+    answer_seed: int = 0
     prompts: str = ""
     prompt_tokens: int = 32
     seed: int = 0

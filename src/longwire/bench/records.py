@@ -80,7 +80,7 @@ class Record:
     @property
     def has_begun(self) -> bool:
         """A stream came, whatever became of it."""
-        return self.outcome in (Outcome.COMPLETE, Outcome.UNFINISHED) or self.outcome.breaks
+        return self.outcome is Outcome.COMPLETE or self.outcome.breaks or bool(self.times)
 
     @property
     def is_interrupted(self) -> bool:

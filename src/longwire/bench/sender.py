@@ -177,7 +177,7 @@ class Sender:
         self._sent += 1
         reader = self._reader_of(record)
         if self.job.verify:
-            reader.check = Checker(record, self.job.seed, self.job.tokens)
+            reader.check = Checker(record, self.job.answer_seed, self.job.tokens)
         live = self._live[reader] = Live(record, reader, slot)
         self._submit(live)
 

@@ -1,18 +1,16 @@
-"""What a run is: every flag of ``longwire bench``, declared once.
+"""What a run of ``longwire bench`` is: its flags, declared once.
 
-What lives here: names, defaults, bounds and help, and the rules between them. What must not: doing any of it.
+What lives here: names, defaults, bounds and help. What must not: the rules between them (bench/plan.py), doing any of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from ..words.errors import SettingsError
-from ..words.settings import setting
-from .doors import DOORS
-from .schedule import CHANCE, EVEN, Load, ScheduleError, parse_burst, parse_ramp
+from .settings import setting
 
+DOOR_NAMES = ("sse", "chunked")
+"""Each has its entry in bench/doors.py."""
 MAX_PROCESSES = 256
 MAX_SOURCES = 200
 """127.0.0.2 and so on: each has some 28,000 connections to one port (net.ipv4.ip_local_port_range)."""
@@ -31,7 +29,7 @@ class BenchSettings:
     body: str = setting("", "JSON object whose fields are added to each request.")
     header: list[str] = setting([], "Header of each request, as 'NAME: VALUE'; may be given several times.")
     door: str = setting(
-        "sse", "How the answer is read: as server-sent events, or HTTP chunk by chunk.", choices=tuple(DOORS)
+        "sse", "How the answer is read: as server-sent events, or HTTP chunk by chunk.", choices=DOOR_NAMES
     )
     verify: bool = setting(False, "Check each token's text: for `longwire sim`, behind any gateway.")
 
@@ -39,7 +37,7 @@ class BenchSettings:
     rate: float = setting(
         4.0, "Requests per second, sent when due whatever has been answered.", low=0.001, high=1_000_000
     )
-    arrivals: str = setting(EVEN, "Evenly, or by chance at the same rate.", choices=(EVEN, CHANCE))
+    arrivals: str = setting("constant", "Evenly, or by chance at the same rate.", choices=("constant", "poisson"))
     ramp: str = setting("", "Rate at the beginning and at the end, as 2:50, instead of rate.")
     burst: str = setting("", "So many more at once, each time so many seconds have passed, as 100@10.")
     concurrency: int = setting(
@@ -73,34 +71,3 @@ class BenchSettings:
 
     # What is kept.
     raw: bool = setting(False, "Put every timestamp into the JSON.")
-
-
-def load_of(settings: BenchSettings) -> Load:
-    """The arrivals of one repeat, warm-up included.
-
-    Raises:
-        SettingsError: ramp or burst say nothing.
-    """
-    try:
-        start, end = parse_ramp(settings.ramp) if settings.ramp else (settings.rate, settings.rate)
-        count, every_s = parse_burst(settings.burst) if settings.burst else (0, 0.0)
-    except ScheduleError as exc:
-        raise SettingsError(str(exc)) from exc
-    return Load(start, end, settings.warm_up_s + settings.duration_s, settings.arrivals, count, every_s)
-
-
-def base_url(text: str) -> str:
-    """An endpoint's URL up to ``/v1``.
-
-    Raises:
-        SettingsError: it is none.
-    """
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise SettingsError(f"{text!r} is no endpoint: it looks like http://127.0.0.1:8080.")
-    path = parts.path.rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else path + '/v1'}"
