@@ -179,7 +179,7 @@ def test_duplicates_losses_and_disorder_are_counted_exactly() -> None:
     assert (record.duplicates, record.lost, record.disorders, record.wrong) == (0, 5, 0, 0)
     record = read([*head, *tokens[:3], tokens[4], tokens[3], *tokens[5:], *tail]).record
     assert (record.duplicates, record.lost, record.disorders, record.wrong) == (0, 0, 1, 0)
-    record = read([*head, *(token.replace(b"content\":\" ", b"content\":\"_") for token in tokens), *tail]).record
+    record = read([*head, *(token.replace(b'content":" ', b'content":"_') for token in tokens), *tail]).record
     assert (record.wrong, record.lost) == (TOKENS, TOKENS)
 
 

@@ -59,7 +59,7 @@ def parse_condition(text: str) -> Condition:
         )
     path = match[1]
     if path not in PATHS:
-        near = get_close_matches(path, PATHS, 1)
+        near = [known for known in PATHS if known.startswith(path + ".")] or get_close_matches(path, PATHS, 1)
         guess = f" (did you mean {near[0]}?)" if near else ""
         raise SettingsError(f"There is no figure {path!r}{guess}; docs/bench.md lists them.")
     return Condition(path, match[2], bound)

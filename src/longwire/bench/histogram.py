@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 LOWEST_MS = 0.01
 """Less is put into the first bin: no client's clock and loop can tell such times apart."""
-BINS_PER_OCTAVE = 4
-"""Each bin is 19 % wider than the one before."""
-MAX_BIN = 100
+BINS_PER_OCTAVE = 8
+"""Each bin is 9 % wider than the one before."""
+MAX_BIN = 200
 """About six minutes; more is put there."""
 
 

@@ -53,7 +53,7 @@ def picture(progress: Progress) -> RenderableType:
 
 
 class PlainView:
-    """Lines, one every five seconds and one at each repeat's end."""
+    """Lines: at each repeat's beginning and end, and every five seconds between."""
 
     def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
@@ -69,7 +69,7 @@ class PlainView:
         now_s = self._clock()
         if progress.label != self._label:
             self._label = progress.label
-            self._next_s = now_s + PLAIN_EVERY_S
+            self._next_s = now_s
         if now_s >= self._next_s or progress.is_over:
             self._say(headline(progress))
             self._next_s = now_s + PLAIN_EVERY_S

@@ -142,7 +142,7 @@ def _gaps(named: Named) -> str:
     if not points:
         return ""
     across = Axis("s since the start", 0, max(x for x, _ in points) or 1)
-    up = Axis("ms", 100, max(1000.0, *(y for _, y in points)), is_log=True)
+    up = Axis("ms", 0, max(1000.0, *(y for _, y in points)))
     order = [*(cause.word for cause in Cause), *(name for name, _ in named)]
     lines = [Line(name, dots[name]) for name in sorted(dots, key=order.index)]
     return dot_plot("Gaps over 500 ms", across, up, lines)

@@ -264,10 +264,7 @@ class Sender:
         live.reader = self._reader_of(live.record, is_resumed=bool(live.target))
         live.reader.check = check
         self._live[live.reader] = live
-        if live.target:
-            self._spawn(self._connect(live))
-        else:
-            self._submit(live)
+        self._spawn(self._connect(live))  # Another idle connection may have been closed just so.
 
     def _note(self, live: Live, outcome: Outcome, words: str) -> None:
         """An ending; of a resumed stream one that may be tried again is tried again."""

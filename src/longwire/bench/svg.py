@@ -18,6 +18,9 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 16, 28, 40
 COLOURS = ("#0b6e99", "#d9730d", "#4d8b31", "#9b51a0", "#b5332e", "#7a6a53")
 """Told apart by most eyes, on white and in print; lines beyond use them again."""
 
+FEW_POWERS = 300
+"""Up to this ratio of an axis' ends, powers of ten alone would be too few ticks."""
+
 Point = tuple[float, float]
 
 
@@ -47,7 +50,9 @@ class Axis(NamedTuple):
         """Round values, at most about seven."""
         if self.is_log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            return [tick for power in powers if self.low * 0.999 <= (tick := math.pow(10, power)) <= self.high * 1.001]
+            factors = (1,) if self.high / self.low > FEW_POWERS else (1, 2, 5)
+            ticks = [math.pow(10, power) * factor for power in powers for factor in factors]
+            return [tick for tick in ticks if self.low * 0.999 <= tick <= self.high * 1.001]
         step = _round_step((self.high - self.low) / 6)
         first = math.ceil(self.low / step - 1e-9)
         return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
