@@ -107,7 +107,7 @@ async def test_the_stand_in_s_pace_is_recovered() -> None:
         ("status=503", "shed"),
         ("status=500", "status"),
         ("wrong_type", "no_stream"),
-        ("half_head", "malformed"),
+        ("half_head", "no_http"),
     ],
 )
 async def test_every_third_that_fails_is_counted_exactly(fault: str, word: str) -> None:

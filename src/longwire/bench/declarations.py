@@ -40,7 +40,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "load.unfinished",
         NEITHER,
-        "Those that still ran when the drain time was over. They count as begun, and in no duration.",
+        "Those that still ran when the drain time was over. With content they count as begun; no e2e or TPOT has them.",
     ),
     Measure("load.requests_per_s", HIGHER, "Complete requests divided by `--duration-s`."),
     Measure(

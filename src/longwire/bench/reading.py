@@ -92,7 +92,7 @@ class AnswerReader:
         if self.state is State.OVER:
             return
         if self.state is State.HEAD:
-            self._end(Outcome.MALFORMED if self._head else Outcome.DROPPED)
+            self._end(Outcome.NO_HTTP if self._head else Outcome.DROPPED)
         elif self.is_done:
             self._end(None)
         elif is_reset:
@@ -116,14 +116,14 @@ class AnswerReader:
         if end < 4:
             self._head = raw
             if len(raw) > MAX_HEAD_BYTES:
-                self._end(Outcome.MALFORMED)
+                self._end(Outcome.NO_HTTP)
             return
         self._head = b""
         try:
             head = parse_response_head(raw[:end])
         except Http1Error:
             self._head = raw
-            self._end(Outcome.MALFORMED)
+            self._end(Outcome.NO_HTTP)
             return
         if head.status < 200:  # an early hint: the real one follows
             if end < len(raw):

@@ -255,7 +255,8 @@ def make_job(
         end_rate=load.end_rate,
         burst=load.burst,
         burst_every_s=load.burst_every_s,
-        max_in_flight=max(1, settings.max_in_flight // settings.processes),
+        # A closed loop's slots are its limit: one that was skipped would never ask again.
+        max_in_flight=settings.concurrency or max(1, settings.max_in_flight // settings.processes),
         **{name: getattr(settings, name) for name in (*same, *limits)},
     )
 
