@@ -46,6 +46,14 @@ def test_the_warm_up_is_left_out_but_its_tokens_count_where_they_arrive_after_it
     assert values["tokens.per_s"] == (10 + inside) / 4
 
 
+def test_a_closed_loop_s_held_streams_count_but_their_waits_do_not() -> None:
+    held = [record(0, 0.1), record(1, 0.9), record(2, 0.2, outcome=Outcome.UNFINISHED, end_ns=GO_NS + 5 * S)]
+    values = figures_of(measured(held, is_open_loop=False)).values
+    assert (values["load.sent"], values["load.complete"], values["load.unfinished"]) == (2, 1, 1)
+    assert values["itl.p50_ms"] == 20 and math.isnan(values["ttft.p50_ms"])
+    assert figures_of(measured(held)).values["load.sent"] == 0
+
+
 def test_tokens_are_those_that_the_endpoint_counts() -> None:
     values = figures_of(measured([record(0, 1.0, told_tokens=19)])).values
     assert values["tpot.p50_ms"] == 10 and values["itl.p50_ms"] == 20
@@ -112,7 +120,7 @@ def test_what_else_makes_figures_invalid(facts: dict[str, float], words: str) ->
 def test_gaps_of_the_client_s_own_and_runs_without_an_answer_are_not_valid() -> None:
     assert "stood still" in figures_of(measured([record(0, 1.0, gaps=[Gap(1, Cause.CLIENT)])])).problems[0]
     found = figures_of(measured([record(0, 1.0, outcome=Outcome.REFUSED, times=array(TIME), body_ns=0)]))
-    assert found.problems == ["No stream came to its end."]
+    assert found.problems == ["No stream came to its end, or was held to the end of the run."]
     assert math.isnan(found.values["ttft.p50_ms"])
 
 

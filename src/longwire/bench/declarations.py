@@ -34,7 +34,11 @@ class Measure(NamedTuple):
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("load.sent", NEITHER, "Requests that were due after the warm-up and sent."),
+    Measure(
+        "load.sent",
+        NEITHER,
+        "Requests that count: scheduled after the warm-up and sent; in a closed loop those that had not ended within it.",
+    ),
     Measure("load.skipped", LOWER, "Requests that were due and not sent, because `--max-in-flight` were under way."),
     Measure("load.complete", NEITHER, "Those whose end marker came."),
     Measure(

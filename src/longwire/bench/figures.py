@@ -54,6 +54,17 @@ class Measured:
         """When the warm-up is over."""
         return self.go_ns + int(self.warm_up_s * 1e9)
 
+    def asked_after(self) -> list[Record]:
+        """Requests that were scheduled after the warm-up: whose waits count."""
+        return [record for record in self.records if record.scheduled_ns >= self.counts_from_ns]
+
+    def counted(self) -> list[Record]:
+        """Those that count in all else. A closed loop's streams begin in the warm-up and may be held throughout: they
+        count when they have not ended within it."""
+        if self.is_open_loop:
+            return self.asked_after()
+        return [record for record in self.records if record.end_ns >= self.counts_from_ns]
+
 
 @dataclass(slots=True)
 class Figures:
@@ -71,15 +82,16 @@ class Figures:
 
 def figures_of(measured: Measured) -> Figures:
     """Everything."""
-    counted = [record for record in measured.records if record.scheduled_ns >= measured.counts_from_ns]
+    asked, counted = measured.asked_after(), measured.counted()
     tally = Tally()
-    _times(tally, counted)
+    _waits(tally, asked)
+    _paces(tally, counted)
     _tokens(tally, measured, counted)
     _interruptions(tally, counted)
     _order(tally, counted)
     _failures(tally, counted)
     _chaos(tally, measured, counted)
-    _client(tally, measured, counted)
+    _client(tally, measured, asked)
     values = tally.values
     values["load.skipped"] = measured.skipped
     values["load.requests_per_s"] = values["load.complete"] / measured.duration_s if measured.duration_s else math.nan
@@ -87,7 +99,7 @@ def figures_of(measured: Measured) -> Figures:
         values=values,
         intervals=tally.intervals,
         problems=list(problems_of(measured, values)),
-        ttft=histogram(_since_sent(counted)),
+        ttft=histogram(_since_sent(asked)),
         itl=histogram(_itls_ms(counted)),
         tokens_by_second=_by_second(measured),
         gaps=_longest_gaps(measured, counted),
@@ -141,25 +153,28 @@ def _itls_ms(records: Iterable[Record]) -> Iterator[float]:
                 yield (times[event] - times[event - 1]) / 1e6
 
 
-def _times(tally: Tally, counted: Sequence[Record]) -> None:
-    complete = [record for record in counted if record.outcome is Outcome.COMPLETE]
-    ttfbs = list(_since(counted, "body_ns", "sent_ns"))
+def _waits(tally: Tally, asked: Sequence[Record]) -> None:
+    complete = [record for record in asked if record.outcome is Outcome.COMPLETE]
+    ttfbs = list(_since(asked, "body_ns", "sent_ns"))
     tally.distribution("ttfb.{}_ms", ttfbs)
-    without = sum(record.outcome.fails and not record.body_ns for record in counted)
+    without = sum(record.outcome.fails and not record.body_ns for record in asked)
     slow = sum(ttfb > SLOW_FIRST_BYTE_MS for ttfb in ttfbs)
     tally.values["ttfb.over_800_share"] = ratio(slow + without, len(ttfbs) + without)
-    tally.distribution("ttfb_scheduled.{}_ms", _since(counted, "body_ns", "scheduled_ns"))
-    tally.distribution("ttft.{}_ms", _since_sent(counted))
+    tally.distribution("ttfb_scheduled.{}_ms", _since(asked, "body_ns", "scheduled_ns"))
+    tally.distribution("ttft.{}_ms", _since_sent(asked))
     tally.distribution(
-        "ttft_scheduled.{}_ms", ((each.times[0] - each.scheduled_ns) / 1e6 for each in counted if each.times)
+        "ttft_scheduled.{}_ms", ((each.times[0] - each.scheduled_ns) / 1e6 for each in asked if each.times)
     )
-    tally.distribution("itl.{}_ms", _itls_ms(counted))
     tally.distribution("e2e.{}_ms", _since(complete, "end_ns", "sent_ns"))
     tally.distribution("e2e_scheduled.{}_ms", _since(complete, "end_ns", "scheduled_ns"))
+
+
+def _paces(tally: Tally, counted: Sequence[Record]) -> None:
+    tally.distribution("itl.{}_ms", _itls_ms(counted))
     tpots = [
         (record.times[-1] - record.times[0]) / 1e6 / (record.tokens - 1)
-        for record in complete
-        if record.tokens > 1 and len(record.times) > 1
+        for record in counted
+        if record.outcome is Outcome.COMPLETE and record.tokens > 1 and len(record.times) > 1
     ]
     tally.distribution("tpot.{}_ms", tpots)
     tally.distribution("tokens.stream_per_s.{}", (1000 / tpot for tpot in tpots if tpot))
@@ -238,10 +253,10 @@ def _chaos(tally: Tally, measured: Measured, counted: Sequence[Record]) -> None:
     tally.distribution("chaos.detection.{}_ms", measured.detections_ms)
 
 
-def _client(tally: Tally, measured: Measured, counted: Sequence[Record]) -> None:
-    tally.distribution("client.late.{}_ms", _since(counted, "sent_ns", "scheduled_ns"))
-    late = sum(record.sent_ns - record.scheduled_ns > LATE_NS for record in counted)
-    tally.values["client.late_share"] = ratio(late, len(counted))
+def _client(tally: Tally, measured: Measured, asked: Sequence[Record]) -> None:
+    tally.distribution("client.late.{}_ms", _since(asked, "sent_ns", "scheduled_ns"))
+    late = sum(record.sent_ns - record.scheduled_ns > LATE_NS for record in asked)
+    tally.values["client.late_share"] = ratio(late, len(asked))
     tally.distribution("client.loop_lag.{}_ms", (lag / 1e6 for lag in measured.lags))
     tally.values["client.cpu_share"] = measured.cpu_share
 
@@ -257,8 +272,8 @@ def problems_of(measured: Measured, values: dict[str, float]) -> Iterator[str]:
         yield f"A client process was busy for {measured.cpu_share:.0%} of the time: give it more --processes."
     if values["ir.gaps_client"]:
         yield f"{values['ir.gaps_client']:.0f} gaps are the client's own: it stood still."
-    if not values["load.complete"]:
-        yield "No stream came to its end."
+    if not values["load.complete"] + values["load.unfinished"]:
+        yield "No stream came to its end, or was held to the end of the run."
 
 
 def _by_second(measured: Measured) -> list[int]:

@@ -78,7 +78,7 @@ class Run:
             if self._stand_in is not None:
                 await self._stand_in.close()
         if not repeats:
-            raise RunFailed("It was stopped before anything was measured.")
+            raise RunFailed("Nothing was measured: no request was due after the warm-up, or it was stopped before.")
         result = make_result(
             repeats,
             made_at=started,
@@ -153,7 +153,7 @@ class Run:
         progress.is_over = True
         self._show(progress)
         measured = self._measured(gathered, chaos)
-        if not any(record.scheduled_ns >= measured.counts_from_ns for record in measured.records):
+        if not measured.counted():
             return []
         if is_target and settings.raw:
             self._raw.append(raw_of(gathered.records, gathered.go_ns))
