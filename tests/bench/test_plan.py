@@ -39,7 +39,9 @@ def test_an_endpoint_is_named_with_or_without_v1(text: str, base: str) -> None:
     assert base_url(text) == base
 
 
-@pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://h:x", "http://h:99999", "http://h:0"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://h", "http://", "http://h:x", "http://h:99999", "http://h:0", "http://user:key@h"]
+)
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is no endpoint"):
         base_url(text)

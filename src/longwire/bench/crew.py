@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .children import end_child
 from .endpoint import RunFailed
 from .job import Job
 from .records import TIME, Record, unpack
@@ -140,10 +141,7 @@ class Crew:
 
     async def close(self) -> None:
         """End those that are left."""
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        await asyncio.gather(*map(end_child, self._processes))
         self._processes.clear()
 
     async def _follow(self, number: int, process: asyncio.subprocess.Process, found: Gathered) -> None:

@@ -29,11 +29,12 @@ def result_markdown(result: Result) -> str:
     """The whole report."""
     plan = result["plan"]
     control = result.get("control")
+    repeats = len(result["metrics"]["load.sent"]["repeats"])
     lines = [
         f"# {result['target']}, {result['model']}",
         "",
         (
-            f"{made_of(plan)}. {len(result['metrics']['load.sent']['repeats'])} repeats of {plan['duration_s']:g} s "
+            f"{made_of(plan)}. {repeats} repeat{'s' * (repeats > 1)} of {plan['duration_s']:g} s "
             f"after {plan['warm_up_s']:g} s of warm-up, {result['made_at']}."
         ),
         (

@@ -34,7 +34,7 @@ def base_url(text: str) -> str:
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
     except ValueError:
         is_good = False
     if not is_good:

@@ -146,6 +146,7 @@ class Run:
         chaos = Chaos(self._rates if is_target else {}, settings.admin, settings.engine, settings.stall_ms)
         try:
             go_ns = await crew.start()
+            progress.started_s = time.monotonic()
             async with self._beside(crew, chaos, go_ns, progress, stop):
                 gathered = await crew.gather()
         finally:

@@ -9,6 +9,7 @@ import asyncio
 import re
 import sys
 
+from .children import end_child
 from .endpoint import RunFailed
 
 _ADDRESS = re.compile(rb"(http://[0-9.]+:[0-9]+)")
@@ -52,6 +53,5 @@ class StandIn:
     async def close(self) -> None:
         """End it."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.terminate()
-            await process.wait()
+        if process is not None:
+            await end_child(process)
