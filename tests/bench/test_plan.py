@@ -14,6 +14,7 @@ from longwire.bench.plan import base_url, load_of
 from longwire.bench.prompts import Requests, made_prompt, read_extra, read_headers, read_prompts
 from longwire.bench.run import Run, make_job
 from longwire.bench.schedule import CHANCE, EVEN, Load
+from longwire.sim.answer import position_after
 from longwire.wire.http1 import RequestReader
 from longwire.words.bench_settings import DOOR_NAMES, BenchSettings
 from longwire.words.config import declared
@@ -78,6 +79,11 @@ def test_prompts_have_their_length_and_are_never_the_same() -> None:
     assert len({prompt.split()[0] for prompt in prompts}) == 50
     assert made_prompt(7, 1, 3) == prompts[3] != made_prompt(7, 2, 3)
     assert len(made_prompt(1, 0, 0).split()) == 1
+
+
+def test_no_prompt_looks_like_the_beginning_of_the_stand_in_s_answer() -> None:
+    prompts = [made_prompt(7, 0, number) for number in range(200)]
+    assert {position_after(0, prompt[-length:]) for prompt in prompts for length in range(1, 12)} == {(0, "")}
 
 
 def test_prompts_come_from_a_file_of_lines_or_of_json(tmp_path: Path) -> None:

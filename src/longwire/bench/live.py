@@ -48,7 +48,8 @@ def picture(progress: Progress) -> RenderableType:
     for name in cells:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_row(*cells.values(), style="red" if total["failed"] else "")
-    bar = ProgressBar(total=max(0.1, progress.planned_s), completed=elapsed_s, width=60)
+    bar = Table.grid()  # A bar alone does not end its line.
+    bar.add_row(ProgressBar(total=max(0.1, progress.planned_s), completed=elapsed_s, width=60))
     return Group(Text(f"{progress.label}, {elapsed_s:.0f} of {progress.planned_s:.0f} s", "bold"), bar, table)
 
 

@@ -25,9 +25,10 @@ _PLAIN = [word for word in WORDS if word.isascii() and word.isalpha()]
 
 
 def made_prompt(words: int, seed: int, number: int) -> str:
-    """``words`` words; the first says which prompt it is."""
+    """``words`` words; the first says which prompt it is. A full stop ends it: the stand-in takes a prompt that ends like the
+    beginning of its answer for an answer that is to be gone on with."""
     chance = random.Random(seed << 32 | number)
-    return " ".join([f"{seed}-{number}", *chance.choices(_PLAIN, k=words - 1)])
+    return " ".join([f"{seed}-{number}", *chance.choices(_PLAIN, k=words - 1)]) + "."
 
 
 def read_prompts(path: str) -> list[Any]:
