@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.sim.playing import play
 
 from longwire.bench.checking import Checker
@@ -252,3 +255,22 @@ def test_of_plain_text_each_chunk_is_content_however_it_is_cut() -> None:
         for number, data in enumerate(pieces):
             reader.receive_data(data, number)
         assert reader.outcome is Outcome.COMPLETE and reader.reusable and len(record.times) == 2
+
+
+# However it is cut.
+
+
+@pytest.mark.parametrize(
+    "fault", ["", "crlf", "comments", "reset_inside=6", "error_event=5", "many_per_chunk=3", "no_done", "ids"]
+)
+@given(cuts=st.sets(st.integers(1, 4000), max_size=12))
+def test_what_is_noted_does_not_depend_on_how_reads_were_cut(fault: str, cuts: set[int]) -> None:
+    whole = b"".join(written(fault)[0])
+    places = [0, *sorted(at for at in cuts if at < len(whole)), len(whole)]
+    found = []
+    for pieces in ([whole], [whole[start:end] for start, end in pairwise(places)]):
+        reader = read(pieces, step_ns=1)
+        reader.receive_eof(is_reset=fault.startswith("reset"))
+        record = reader.record
+        found.append((reader.outcome, len(record.times), record.events, record.told_tokens, record.lost, record.wrong))
+    assert found[0] == found[1]
