@@ -54,7 +54,7 @@ def picture(progress: Progress) -> RenderableType:
 
 
 class PlainView:
-    """Lines: at each repeat's beginning and end, and every five seconds between."""
+    """Lines: once a repeat has sent something, every five seconds from then on, and at its end."""
 
     def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
@@ -71,7 +71,7 @@ class PlainView:
         if progress.label != self._label:
             self._label = progress.label
             self._next_s = now_s
-        if now_s >= self._next_s or progress.is_over:
+        if progress.is_over or (now_s >= self._next_s and progress.totals()["sent"]):
             self._say(headline(progress))
             self._next_s = now_s + PLAIN_EVERY_S
 

@@ -17,7 +17,7 @@ from .checking import Checker
 from .connection import Connection
 from .doors import DOORS
 from .job import Job
-from .lateness import Lateness
+from .lateness import NOTED_NS, Lateness
 from .outcomes import Outcome
 from .prompts import Requests
 from .reading import AnswerReader
@@ -304,8 +304,11 @@ class Sender:
 
     async def _sweep(self) -> None:
         while True:
+            due_ns = time.monotonic_ns() + int(SWEEP_S * 1e9)
             await asyncio.sleep(SWEEP_S)
             now_ns = time.monotonic_ns()
+            if now_ns - due_ns > NOTED_NS:
+                continue  # We stood still ourselves: what has come meanwhile is to be read first.
             for live in list(self._live.values()):
                 if live.connection is not None:
                     self._check_limits(live, now_ns, (now_ns - live.connection.last_ns) / 1e9)
