@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.architecture.source import ROOT
 from tests.bench.measured import GO_NS, MS, measured, record
 
 from longwire.bench.comparison import compare, not_alike
@@ -68,6 +69,8 @@ def test_of_one_repeat_a_percentile_has_its_order_statistics() -> None:
 def test_it_is_json_and_comes_back_as_it_was(tmp_path: Path) -> None:
     made = result(0, 1)
     assert made["valid"] and made["schema"] == SCHEMA and set(made["metrics"]) == set(PATHS)
+    page = (ROOT / "docs" / "bench.md").read_text("utf-8").partition("## Results")[2].partition("\n## ")[0]
+    assert [key for key in made if f"`{key}`" not in page] == [], "every part of the schema is on the page"
     file = tmp_path / "a.json"
     write_result(made, str(file))
     assert read_result(str(file)) == json.loads(json.dumps(made))
