@@ -363,4 +363,6 @@ def _resume_target(live: Live) -> bytes:
     head = live.reader.head
     if live.connection is None or head is None or not live.record.events or live.reader.is_done:
         return b""
+    if live.record.cuts and not live.record.cuts[-1].back_ns:
+        return b""  # It is not back from the cut before.
     return live.target or (head.get(b"location") or b"") * (head.get(b"x-stream-id") is not None)
