@@ -28,6 +28,7 @@ NOT_DRAWN: Final = frozenset({"words", "longwire"})
 
 SHAPES: Final = {
     "cli": "([cli])",
+    "bench": "([bench])",
     "sim": "([sim])",
     "client": "([client])",
     "observe": "[/observe/]",

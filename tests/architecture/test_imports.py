@@ -12,7 +12,7 @@ from .render import ARCHITECTURE, BLOCKS, COMMAND, block_of
 from .source import Import, imports, module_of, modules, ours, room_of
 
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("tools", frozenset({"__main__", "cli", "sim", "client"})),
+    ("tools", frozenset({"__main__", "cli", "bench", "sim", "client"})),
     ("processes", frozenset({"processes"})),
     ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
@@ -32,6 +32,8 @@ ASIDE = frozenset({"observe", "admin", "longwire"})
 NEIGHBOURS: dict[tuple[str, str], str] = {
     ("__main__", "cli"): "the command line where its script is not on the path",
     ("cli", "sim"): "`longwire sim`",
+    ("cli", "bench"): "`longwire bench`",
+    ("bench", "sim"): "the answers that are known beforehand",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("adopt", "rereading"): "finding the index of a log again",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",

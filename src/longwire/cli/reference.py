@@ -15,7 +15,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "LONGWIRE_CONFIG": "The TOML file, as with `--config`.",
     "LONGWIRE_ENGINE_<NAME>_API_KEY": "The `api_key` of the engine called NAME (in capitals, other characters as `_`).",
     "LONGWIRE_ADMIN_URL": "Where `longwire streams` and `longwire top` find the admin port.",
-    "LONGWIRE_API_KEY": "The key that `longwire check --url`, `longwire demo --url` and the programs in examples/ send.",
+    "LONGWIRE_API_KEY": "The key that `longwire check --url`, `demo --url`, `bench` and the programs in examples/ send.",
     "LONGWIRE_WITHOUT": "For tests: `counters` or `clone`, to run as on a machine without.",
     "LONGWIRE_URL": "Where the programs in examples/ find the gateway.",
     "LONGWIRE_DIE_AT": "For tests: points at which a shard is killed, see `words/faultpoint.py`.",
