@@ -16,6 +16,7 @@ from .admission.tenants import Tenant
 from .dialects.base import Ask
 from .engines.call import Call, Order
 from .engines.directory import Directory
+from .engines.kinds import Continues
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import with_model
@@ -190,6 +191,7 @@ class Gateway:
             asker=visit.asker,
             prompt_tokens=ask.prompt_tokens,
             context_tokens=ask.prompt_tokens + ask.answer_tokens,
+            can_be_continued=visit.route != "relay" and upstream.abilities.continues is not Continues.NEVER,
             timeouts=visit.timeouts,
         )
 

@@ -218,6 +218,7 @@ def facts_of_row(row: StreamRow) -> Facts:
         context_tokens=context_tokens,
         usage=told.get("usage"),
         tokens_estimated=int(told.get("guess", 0)),
+        can_be_continued=bool(told.get("part", False)),
         continues=bool(told.get("goes_on", False)),
         attempts=int(told.get("tries", 1)),
         timeouts={str(name): float(seconds) for name, seconds in told.get("wish", {}).items()},

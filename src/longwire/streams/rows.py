@@ -38,6 +38,8 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
     } | _at_the_end(stream)
     if facts.attempts > 1:
         described["tries"] = facts.attempts
+    if facts.can_be_continued:
+        described["part"] = True
     if facts.continues:
         described["goes_on"] = True
     if facts.timeouts:

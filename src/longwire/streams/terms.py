@@ -135,6 +135,8 @@ class Facts:
     engine: str = ""
     request_id: str = ""
     usage: dict[str, Any] | None = None
+    can_be_continued: bool = False
+    """Its engine is known to go on with an answer that was cut."""
     continues: bool = False
     """It goes on with another stream's answer; its stored request holds what that had said."""
     attempts: int = 1
@@ -177,4 +179,4 @@ class Tally:
 def is_part(facts: Facts, kind: Kind, reason: CloseReason) -> bool:
     """Whether an ending leaves a part of an answer, whose rest can be asked for: then its request is kept."""
     has_begun = not reason.is_success and facts.first_token_at is not None
-    return has_begun and kind is Kind.EVENTS and facts.route != "relay" and facts.choices == 1
+    return has_begun and facts.can_be_continued and kind is Kind.EVENTS and facts.choices == 1
