@@ -31,6 +31,7 @@ ROUTES: Final = frozenset(
         "stream_read",
         "openapi",
         "stream_list",
+        "stream_continue",
         "stream_delete",
         "healthz",
         "readyz",
