@@ -126,6 +126,10 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
+        if self._part is not None and self._part.is_over:  # whatever the engine says of its end: that was decided before
+            self._count(call, is_whole=False)
+            self._part.conclude()
+            return
         if not reason.is_success and self._may_go_on(reason):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
@@ -310,6 +314,7 @@ class Generation:
         call = self.stream.producer
         if isinstance(call, Call):
             call.stop()
+            self._said = None  # what came of this part is counted, too
             self._give_up(why)
 
     def _end_by_length(self, said: Said, target: bytes) -> None:

@@ -102,8 +102,8 @@ class Scratch:
 class SecondPart:
     """A call's sink. What comes in is rewritten and appended to the stream.
 
-    In a turn of its own, and once, ``on_stop`` is called when a stop string that spans the seam has ended the answer, or
-    ``on_fault`` when an event can be no part of it."""
+    ``on_stop`` is called once when a stop string that spans the seam has ended the answer, or ``on_fault`` when an event can be
+    no part of it: in a turn of its own, or before that by :meth:`conclude`."""
 
     def __init__(
         self, stream: Stream, seam: Seam, on_stop: Callable[[], object], on_fault: Callable[[str], object]
@@ -114,12 +114,14 @@ class SecondPart:
         self._request = b""
         self._on_stop = on_stop
         self._on_fault = on_fault
-        self._is_over = False
+        self._verdict: Callable[[], object] | None = None
+        self.is_over = False
+        """It is decided how it ends, and nothing more is taken of it."""
         self.has_said = False
         """Something of it is in the log."""
 
     def __repr__(self) -> str:
-        return f"<SecondPart {'over' if self._is_over else 'open'} {self.chain!r}>"
+        return f"<SecondPart {'over' if self.is_over else 'open'} {self.chain!r}>"
 
     # Called by the call.
 
@@ -171,20 +173,26 @@ class SecondPart:
 
     def flush(self) -> None:
         """The second part is over, and no more will come to decide whether what is held back was a stop string."""
-        if not self._is_over:
+        if not self.is_over:
             self._put(self.seam.flush)
             self.stream.publish(-1)
+
+    def conclude(self) -> None:
+        """Tell how it has ended, where that is not told yet: the engine's own end may come in the same read."""
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            verdict()
 
     # Inside.
 
     def _append(self, block: bytes, silent: bool = False) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         if silent:
             self.stream.append_said(block, silent=True)
             return
         self._put(lambda: self.seam.rewrite(block))
-        if self.seam.is_ended and not self._is_over:
+        if self.seam.is_ended and not self.is_over:
             self.stream.append_said(DONE_BLOCK)
             self._finish(self._on_stop)
 
@@ -200,5 +208,6 @@ class SecondPart:
 
     def _finish(self, tell: Callable[[], object]) -> None:
         """In a turn of its own: the exchange is in the middle of a read, and its connection is about to be taken from it."""
-        self._is_over = True
-        asyncio.get_running_loop().call_soon(tell)
+        self.is_over = True
+        self._verdict = tell
+        asyncio.get_running_loop().call_soon(self.conclude)
