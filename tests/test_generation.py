@@ -313,3 +313,45 @@ async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: 
         house.sim.fail_next("reset_after=4")
         answer = await house.ask(chat(tokens=TOKENS))
         assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+
+
+# One name, two models.
+
+
+def offer_two_models_by_one_name(house: TestHouse) -> None:
+    for place, own in ((0, "sim"), (2, "another")):
+        upstream = house.gateway.directory.upstreams[place]
+        upstream._offers, upstream.models = {"chat": own}, (own,)
+
+
+async def test_no_answer_is_made_of_two_models_where_the_first_is_not_to_be_had_any_more() -> None:
+    async with open_house(has_twin=True, breaker_faults=1) as house:
+        offer_two_models_by_one_name(house)
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS) | {"model": "chat"})
+        assert answer.in_band_error is not None and asked(house) == (1, 0)
+        await house.check_ending(answer.stream_id, Reason.UPSTREAM_RESET)
+
+
+async def test_the_rest_is_asked_of_the_model_that_has_begun() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        offer_two_models_by_one_name(house)
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS) | {"model": "chat"})
+        house.gateway.directory.upstreams[0].weight = 0
+        house.gateway.directory.upstreams[2].weight = 100
+        rest = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert answer.text + rest.text == expected_text(SEED, TOKENS) and asked(house) == (2, 0)
+        house.gateway.directory.upstreams[0].is_up = False
+        rest = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert (rest.status, rest.error["code"]) == (409, "cannot_continue") and asked(house) == (2, 0)
+
+
+async def test_the_rest_is_asked_for_as_often_as_any_answer() -> None:
+    async with open_house(has_twin=True, failover="off", max_attempts=1) as house:
+        stream_id, _ = await cut(house, "reset")
+        before = sum(asked(house))
+        house.sim.fail_next("status=500")
+        house.twin.fail_next("status=500")
+        assert (await house.call("POST", f"/v1/streams/{stream_id}/continue", None)).status == 502
+        assert sum(asked(house)) == before + 1

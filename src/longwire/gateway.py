@@ -109,7 +109,6 @@ class Gateway:
             )
         facts = replace(
             other.facts,
-            engine="",
             request_id=visit.request_id,
             asker=visit.asker,
             timeouts=visit.timeouts,
@@ -121,7 +120,7 @@ class Gateway:
             first_token_at=None,
             readers_total=0,
             resumes_total=0,
-            attempts=0,
+            attempts=1,
             continues=True,
         )
         stream = self._open(facts, visit)
