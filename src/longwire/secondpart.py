@@ -68,35 +68,20 @@ def check_size(body: bytes) -> None:
 
 
 class Scratch:
-    """What an engine sends, kept until its events have been taken out. No reader is given a view of it."""
+    """Where an engine's bytes are read to. They stay only until the next: each event is given on in a copy of its own."""
 
-    __slots__ = ("_base", "_kept", "is_full", "rest")
+    __slots__ = ("end", "is_full", "rest")
 
     def __init__(self) -> None:
         self.rest = memoryview(bytearray(READ_BYTES))
         self.is_full = False
-        self._kept = bytearray()
-        self._base = 0
+        self.end = 0
 
     def __repr__(self) -> str:
-        return f"<Scratch {self.end} bytes, {len(self._kept)} kept>"
-
-    @property
-    def end(self) -> int:
-        return self._base + len(self._kept)
+        return f"<Scratch {self.end} bytes>"
 
     def filled(self, count: int) -> None:
-        self._kept += self.rest[:count]
-
-    def read(self, start: int, length: int) -> bytes:
-        """A copy of bytes that were not forgotten yet."""
-        at = start - self._base
-        return bytes(self._kept[at : at + length])
-
-    def forget(self, end: int) -> None:
-        """Nothing before this offset is wanted any more."""
-        del self._kept[: max(0, end - self._base)]
-        self._base = max(self._base, end)
+        self.end += count
 
 
 class SecondPart:
@@ -104,6 +89,8 @@ class SecondPart:
 
     ``on_stop`` is called once when a stop string that spans the seam has ended the answer, or ``on_fault`` when an event can be
     no part of it: in a turn of its own, or before that by :meth:`conclude`."""
+
+    keeps_bytes = False
 
     def __init__(
         self, stream: Stream, seam: Seam, on_stop: Callable[[], object], on_fault: Callable[[str], object]
@@ -148,13 +135,10 @@ class SecondPart:
     def unsplice(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
-        frame = self.chain.read(start, length)
-        self._append(frame[frame.index(b"\r\n") + 2 : -2])
-        self.chain.forget(start + length)
+        raise AssertionError("nothing is kept that it could lie in")
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        self._append(self.chain.read(start, length), silent)
-        self.chain.forget(start + length)
+        raise AssertionError("nothing is kept that it could lie in")
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
         self._append(block, silent)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.house import CHUNKED, DONE, RST, Answer, Mark, Step, TestHouse, chat, delta, in_chunks, open_house
+from tests.house import (
+    CHUNKED, DONE, FIN, RST, Answer, Mark, Step, TestHouse, chat, delta, head_of, in_chunks, open_house, until,
+)  # fmt: skip
 
+from longwire.engines.call import Call
 from longwire.engines.kinds import KINDS
+from longwire.secondpart import READ_BYTES, Scratch, SecondPart
 from longwire.sim.answer import expected_text
 from longwire.words.reasons import CloseReason as Reason
 
@@ -79,3 +85,25 @@ async def test_what_came_of_a_part_before_it_went_wrong_is_counted() -> None:
         answer = await ask(house, CHUNKED + in_chunks(delta("a"), delta("b"), delta("c"), other_choice()))
         assert answer.text == SAID + "abc" and answer.in_band_error is not None
         assert house.stream(answer.stream_id).facts.tokens_estimated == 6
+
+
+@pytest.mark.parametrize("event", [b"data: 1\n\n", delta("xy").replace(b"\n", b"\r\n"), b": ping\r\n\r\n"])
+async def test_of_an_engine_s_bytes_no_more_is_kept_than_an_event(event: bytes) -> None:
+    """Also where no event goes out of them as it lies there."""
+    more = asyncio.Event()
+    async with before_a_script(max_event_bytes=4096) as house:
+        house.sim.fail_next("reset_after=4")
+        count = 256 * 1024 // len(event)
+        house.engine.will_say(head_of(), delta("a"), event * count, more, delta("b"), delta(finish="stop"), DONE, FIN)
+        client = await house.connect()
+        client.post(chat(tokens=20))
+        stream = house.stream((await client.head()).stream_id)
+        await until(lambda: isinstance(stream.producer, Call) and isinstance(stream.producer.sink, SecondPart), "it goes on")
+        call = stream.producer
+        assert isinstance(call, Call) and isinstance(call.sink, SecondPart)
+        scratch = call.sink.chain
+        await until(lambda: scratch.end > count * len(event), "all is read")
+        assert sum(map(sys.getsizeof, (getattr(scratch, name) for name in Scratch.__slots__))) < READ_BYTES
+        more.set()
+        answer = await client.rest()
+        assert answer.text == SAID + "a" + "xy" * count * (b"xy" in event) + "b" and answer.is_marked_done
