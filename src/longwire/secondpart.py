@@ -61,6 +61,31 @@ def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
     return target[target.rindex(b"/v1/") :], headers, body
 
 
+class Beginning:
+    """What another stream has of an answer whose rest is asked for, and what it had been asked: that stream may be forgotten
+    before all of it is read, and even for the sake of the one that goes on."""
+
+    __slots__ = ("_log", "request", "was_folded")
+
+    def __init__(self, other: Stream) -> None:
+        """Raises CannotContinue where the request is not there any more."""
+        self.request = stored_request(other)
+        self.was_folded = other.facts.continues
+        self._log = other.log
+        self._log.hold()
+
+    def __repr__(self) -> str:
+        return f"<Beginning {self._log!r}>"
+
+    async def read(self) -> Said:
+        """What it says. Raises CannotContinue."""
+        return await read_said(self._log)
+
+    def drop(self) -> None:
+        """It is not needed any more. Called once."""
+        self._log.drop()
+
+
 def check_size(body: bytes) -> None:
     """Raises CannotContinue where parsing a stored request would hold up all streams."""
     if len(body) > MAX_REREAD_BYTES:
