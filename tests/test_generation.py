@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.house import Answer, TestHouse, chat, open_house, until
 
-from longwire import generation
+from longwire import generation, secondpart
 from longwire.generation import MAX_REREAD_BYTES
 from longwire.sim.answer import expected_reasoning, expected_text
 from longwire.words.reasons import CloseReason as Reason
@@ -313,3 +313,77 @@ async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: 
         house.sim.fail_next("reset_after=4")
         answer = await house.ask(chat(tokens=TOKENS))
         assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+
+
+# One name, two models.
+
+
+def offer_two_models_by_one_name(house: TestHouse) -> None:
+    for place, own in ((0, "sim"), (2, "another")):
+        upstream = house.gateway.directory.upstreams[place]
+        upstream._offers, upstream.models = {"chat": own}, (own,)
+
+
+async def test_no_answer_is_made_of_two_models_where_the_first_is_not_to_be_had_any_more() -> None:
+    async with open_house(has_twin=True, breaker_faults=1) as house:
+        offer_two_models_by_one_name(house)
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS) | {"model": "chat"})
+        assert answer.in_band_error is not None and asked(house) == (1, 0)
+        await house.check_ending(answer.stream_id, Reason.UPSTREAM_RESET)
+
+
+async def test_the_rest_is_asked_of_the_model_that_has_begun() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        offer_two_models_by_one_name(house)
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS) | {"model": "chat"})
+        house.gateway.directory.upstreams[0].weight = 0
+        house.gateway.directory.upstreams[2].weight = 100
+        rest = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert answer.text + rest.text == expected_text(SEED, TOKENS) and asked(house) == (2, 0)
+        house.gateway.directory.upstreams[0].is_up = False
+        rest = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert (rest.status, rest.error["code"]) == (409, "cannot_continue") and asked(house) == (2, 0)
+
+
+async def test_the_rest_is_asked_for_as_often_as_any_answer() -> None:
+    async with open_house(has_twin=True, failover="off", max_attempts=1) as house:
+        stream_id, _ = await cut(house, "reset")
+        before = sum(asked(house))
+        house.sim.fail_next("status=500")
+        house.twin.fail_next("status=500")
+        assert (await house.call("POST", f"/v1/streams/{stream_id}/continue", None)).status == 502
+        assert sum(asked(house)) == before + 1
+
+
+async def test_a_stream_may_be_forgotten_for_the_sake_of_its_rest() -> None:
+    async with open_house(has_twin=True, failover="off", max_streams=1) as house:
+        stream_id, said = await cut(house, "reset")
+        rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert rest.status == 200 and said + rest.text == expected_text(SEED, TOKENS) and rest.is_marked_done
+        assert (await house.replay(stream_id)).status == 410
+
+
+async def test_a_stream_may_be_forgotten_while_it_is_read_for_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, said = await cut(house, "reset")
+        monkeypatch.setattr(secondpart, "EVENTS_AT_ONCE", 1)
+        client = await house.connect()
+        client.request("POST", f"/v1/streams/{stream_id}/continue")
+        await until(lambda: len(house.streams) == 2, "the rest is asked for")
+        house.gateway.registry.evict(house.stream(stream_id))
+        rest = await client.answer()
+        assert rest.status == 200 and said + rest.text == expected_text(SEED, TOKENS)
+
+
+async def test_a_rest_that_is_not_wanted_before_it_is_begun_holds_nothing() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, _ = await cut(house, "reset")
+        log = house.stream(stream_id).log
+        client = await house.connect()
+        client.request("POST", f"/v1/streams/{stream_id}/continue")
+        await until(lambda: len(house.streams) == 2, "the rest is asked for")
+        house.streams[1].stop(Reason.CANCELLED, "")
+        await client.answer()
+        await until(lambda: not log.is_read, "nobody holds it")

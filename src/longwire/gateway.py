@@ -21,6 +21,7 @@ from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import with_model
 from .generation import Generation, GenerationShell
+from .secondpart import Beginning
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, OnDisconnect, State, Stream
@@ -110,7 +111,6 @@ class Gateway:
             )
         facts = replace(
             other.facts,
-            engine="",
             request_id=visit.request_id,
             asker=visit.asker,
             timeouts=visit.timeouts,
@@ -122,13 +122,18 @@ class Gateway:
             first_token_at=None,
             readers_total=0,
             resumes_total=0,
-            attempts=0,
+            attempts=1,
             continues=True,
         )
-        stream = self._open(facts, visit)
+        beginning = Beginning(other)
+        try:
+            stream = self._open(facts, visit)
+        except BaseException:
+            beginning.drop()
+            raise
         if key_hash:
             self.registry.pin_key(key_hash, body_hash, stream)
-        Generation(stream, self.generations).go_on_with(other)
+        Generation(stream, self.generations).go_on_with(beginning)
         return stream
 
     def _open(self, facts: Facts, visit: Visit) -> Stream:

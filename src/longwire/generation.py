@@ -44,7 +44,9 @@ from .engines.seam import Seam, finish_event
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
-from .secondpart import DONE_BLOCK, MAX_REREAD_BYTES, SecondPart, check_size, read_said, stored_request
+from .secondpart import (
+    DONE_BLOCK, MAX_REREAD_BYTES, Beginning, SecondPart, check_size, read_said, stored_request,
+)  # fmt: skip
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
@@ -120,11 +122,12 @@ class Generation:
     def __repr__(self) -> str:
         return f"<Generation of {self.stream!r}, attempt {self.stream.facts.attempts}>"
 
-    def go_on_with(self, other: Stream) -> None:
+    def go_on_with(self, beginning: Beginning) -> None:
         """Begin with the rest of another stream's answer, whose client has asked for it."""
         self._broken = Failure(CloseReason.CANNOT_CONTINUE, "")
         self.stream.producer = self
-        self._work = self.shell.calls.start(self._guarded(partial(self._take_up, other)))
+        self._work = self.shell.calls.start(self._guarded(partial(self._take_up, beginning)))
+        self._work.add_done_callback(lambda _: beginning.drop())
 
     # The owner of a call.
 
@@ -137,6 +140,10 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
+        if self._part is not None and self._part.is_over:  # whatever the engine says of its end: that was decided before
+            self._count(call, is_whole=False)
+            self._part.conclude()
+            return
         if not reason.is_success and self._may_go_on(reason):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
@@ -263,16 +270,11 @@ class Generation:
             log.exception("generation_fault")
             self._give_up("A fault of the gateway's.")
 
-    async def _take_up(self, other: Stream) -> None:
+    async def _take_up(self, beginning: Beginning) -> None:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
-        other.log.hold()
-        try:
-            said = await read_said(other.log)
-            target, headers, body = stored_request(other)
-        finally:
-            other.log.drop()
+        target, headers, body = beginning.request
         check_size(body)
-        folded = fold(body, said, was_folded=other.facts.continues)
+        folded = fold(body, await beginning.read(), was_folded=beginning.was_folded)
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
         self.stream.store_request(head + folded)
@@ -321,6 +323,7 @@ class Generation:
         call = self.stream.producer
         if isinstance(call, Call):
             call.stop()
+            self._said = None  # what came of this part is counted, too
             self._give_up(why)
 
     def _end_by_length(self, said: Said, target: bytes) -> None:

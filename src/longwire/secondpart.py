@@ -61,6 +61,31 @@ def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
     return target[target.rindex(b"/v1/") :], headers, body
 
 
+class Beginning:
+    """What another stream has of an answer whose rest is asked for, and what it had been asked: that stream may be forgotten
+    before all of it is read, and even for the sake of the one that goes on."""
+
+    __slots__ = ("_log", "request", "was_folded")
+
+    def __init__(self, other: Stream) -> None:
+        """Raises CannotContinue where the request is not there any more."""
+        self.request = stored_request(other)
+        self.was_folded = other.facts.continues
+        self._log = other.log
+        self._log.hold()
+
+    def __repr__(self) -> str:
+        return f"<Beginning {self._log!r}>"
+
+    async def read(self) -> Said:
+        """What it says. Raises CannotContinue."""
+        return await read_said(self._log)
+
+    def drop(self) -> None:
+        """It is not needed any more. Called once."""
+        self._log.drop()
+
+
 def check_size(body: bytes) -> None:
     """Raises CannotContinue where parsing a stored request would hold up all streams."""
     if len(body) > MAX_REREAD_BYTES:
@@ -68,42 +93,29 @@ def check_size(body: bytes) -> None:
 
 
 class Scratch:
-    """What an engine sends, kept until its events have been taken out. No reader is given a view of it."""
+    """Where an engine's bytes are read to. They stay only until the next: each event is given on in a copy of its own."""
 
-    __slots__ = ("_base", "_kept", "is_full", "rest")
+    __slots__ = ("end", "is_full", "rest")
 
     def __init__(self) -> None:
         self.rest = memoryview(bytearray(READ_BYTES))
         self.is_full = False
-        self._kept = bytearray()
-        self._base = 0
+        self.end = 0
 
     def __repr__(self) -> str:
-        return f"<Scratch {self.end} bytes, {len(self._kept)} kept>"
-
-    @property
-    def end(self) -> int:
-        return self._base + len(self._kept)
+        return f"<Scratch {self.end} bytes>"
 
     def filled(self, count: int) -> None:
-        self._kept += self.rest[:count]
-
-    def read(self, start: int, length: int) -> bytes:
-        """A copy of bytes that were not forgotten yet."""
-        at = start - self._base
-        return bytes(self._kept[at : at + length])
-
-    def forget(self, end: int) -> None:
-        """Nothing before this offset is wanted any more."""
-        del self._kept[: max(0, end - self._base)]
-        self._base = max(self._base, end)
+        self.end += count
 
 
 class SecondPart:
     """A call's sink. What comes in is rewritten and appended to the stream.
 
-    In a turn of its own, and once, ``on_stop`` is called when a stop string that spans the seam has ended the answer, or
-    ``on_fault`` when an event can be no part of it."""
+    ``on_stop`` is called once when a stop string that spans the seam has ended the answer, or ``on_fault`` when an event can be
+    no part of it: in a turn of its own, or before that by :meth:`conclude`."""
+
+    keeps_bytes = False
 
     def __init__(
         self, stream: Stream, seam: Seam, on_stop: Callable[[], object], on_fault: Callable[[str], object]
@@ -114,12 +126,14 @@ class SecondPart:
         self._request = b""
         self._on_stop = on_stop
         self._on_fault = on_fault
-        self._is_over = False
+        self._verdict: Callable[[], object] | None = None
+        self.is_over = False
+        """It is decided how it ends, and nothing more is taken of it."""
         self.has_said = False
         """Something of it is in the log."""
 
     def __repr__(self) -> str:
-        return f"<SecondPart {'over' if self._is_over else 'open'} {self.chain!r}>"
+        return f"<SecondPart {'over' if self.is_over else 'open'} {self.chain!r}>"
 
     # Called by the call.
 
@@ -146,13 +160,10 @@ class SecondPart:
     def unsplice(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
-        frame = self.chain.read(start, length)
-        self._append(frame[frame.index(b"\r\n") + 2 : -2])
-        self.chain.forget(start + length)
+        raise AssertionError("nothing is kept that it could lie in")
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
-        self._append(self.chain.read(start, length), silent)
-        self.chain.forget(start + length)
+        raise AssertionError("nothing is kept that it could lie in")
 
     def append_record(self, block: bytes, silent: bool = False) -> None:
         self._append(block, silent)
@@ -171,20 +182,26 @@ class SecondPart:
 
     def flush(self) -> None:
         """The second part is over, and no more will come to decide whether what is held back was a stop string."""
-        if not self._is_over:
+        if not self.is_over:
             self._put(self.seam.flush)
             self.stream.publish(-1)
+
+    def conclude(self) -> None:
+        """Tell how it has ended, where that is not told yet: the engine's own end may come in the same read."""
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            verdict()
 
     # Inside.
 
     def _append(self, block: bytes, silent: bool = False) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         if silent:
             self.stream.append_said(block, silent=True)
             return
         self._put(lambda: self.seam.rewrite(block))
-        if self.seam.is_ended and not self._is_over:
+        if self.seam.is_ended and not self.is_over:
             self.stream.append_said(DONE_BLOCK)
             self._finish(self._on_stop)
 
@@ -200,5 +217,6 @@ class SecondPart:
 
     def _finish(self, tell: Callable[[], object]) -> None:
         """In a turn of its own: the exchange is in the middle of a read, and its connection is about to be taken from it."""
-        self._is_over = True
-        asyncio.get_running_loop().call_soon(tell)
+        self.is_over = True
+        self._verdict = tell
+        asyncio.get_running_loop().call_soon(self.conclude)

@@ -26,6 +26,8 @@ class Entry:
 class MemorySink:
     """A sink that is its own store. ``entries`` are those appended, of which the first ``published`` are to be seen."""
 
+    keeps_bytes = True
+
     def __init__(self) -> None:
         self.end = 0
         self.is_full = False

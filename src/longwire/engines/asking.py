@@ -41,6 +41,8 @@ class Question:
 class _Collector:
     """A sink in ordinary memory, bounded, that is also the exchange's owner."""
 
+    keeps_bytes = True
+
     def __init__(self, question: Question, done: asyncio.Future[bytes]) -> None:
         self._question = question
         self._done = done

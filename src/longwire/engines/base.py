@@ -37,6 +37,9 @@ class Sink(Protocol):
     ``publish``. It ends the sink exactly once.
     """
 
+    keeps_bytes: bool
+    """What was stored is still there; else each event is given in a record, and nothing says where it lay."""
+
     @property
     def chain(self) -> Store: ...
 

@@ -282,8 +282,8 @@ class Exchange:
 
     def _pass(self, event: Found) -> None:
         self._sent_any = True
-        if event.rewritten is not None:
-            self.sink.append_record(event.rewritten, event.silent)
+        if event.rewritten is not None or not self.sink.keeps_bytes:
+            self.sink.append_record(event.block, event.silent)
         elif event.framed:
             self.sink.append_framed(event.start, event.length)
         else:

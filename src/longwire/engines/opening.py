@@ -30,7 +30,7 @@ class Opening:
     def hold(self, event: Found) -> None:
         """One more that says nothing yet."""
         self.events.append(event)
-        self._bytes += event.length
+        self._bytes += event.length or len(event.block)  # one that was rewritten has no length of its own
 
     @property
     def is_too_large(self) -> bool:

@@ -62,6 +62,8 @@ class RebuildSink:
     added goes in where it stood. A record that the reading needs and that is not there yet is written now.
     """
 
+    keeps_bytes = True
+
     def __init__(self, log: Log, start: int, on_entries: Callable[[], None]) -> None:
         self._log = log
         self._on_entries = on_entries
@@ -107,6 +109,8 @@ class RebuildSink:
 
 class TailSink:
     """Takes the entries of a reading that begins somewhere in the middle, where nobody knows how many lie before."""
+
+    keeps_bytes = True
 
     def __init__(self, log: Log, start: int) -> None:
         self.chain = ReplayStore(log.upstream, start)

@@ -37,6 +37,7 @@ SAMPLED = 32
 class Stream:
     """One generation. Made by the registry, filled by a producer, read by subscribers, ended exactly once."""
 
+    keeps_bytes = True
     __slots__ = (
         "_arena", "_clock", "_counted_bytes", "_instruments", "_is_spliced", "_knows_gap", "_now", "_on_change",
         "_on_end", "_on_full", "_on_idle", "_seen_end", "_spliced_from", "_tally", "_word", "_words", "beat_at",
