@@ -35,6 +35,7 @@ from .engines.continuation import (
     stops_of,
 )  # fmt: skip
 from .engines.directory import Directory
+from .engines.exchange import DONE_BLOCK
 from .engines.openai import words_of
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
@@ -44,7 +45,7 @@ from .engines.seam import Seam, finish_event
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
-from .secondpart import DONE_BLOCK, MAX_REREAD_BYTES, SecondPart, check_size, read_said, stored_request
+from .secondpart import MAX_REREAD_BYTES, SecondPart, check_size, read_said, stored_request
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream

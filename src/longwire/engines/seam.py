@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..wire.sse import encode_event
-from .openai import is_error, read_usage
-from .plain import PlainForm, holder_of, learn, parse_object, read_fields
+from .openai import DONE, is_error, parse_object, read_usage
+from .plain import PlainForm, holder_of, learn, read_fields
 from .said import (
-    DONE,
     MAX_LEARNT_FORMS,
     REASONING_NAMES,
     CannotContinue,
