@@ -16,9 +16,7 @@ from longwire.words.reasons import CloseReason
 from longwire.words.settings import ModelSettings, Settings
 from longwire.words.wishes import WISHES
 
-NEVER = Clocks(
-    first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0
-)
+NEVER = Clocks(first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0)
 FIRST, QUIET, BUSY = Finding.FIRST_TOKEN_TIMEOUT, Finding.SILENCE, Finding.BUSY_SILENCE
 SILENT, SLOW, TOTAL = Finding.TOKEN_SILENCE, Finding.TOO_SLOW, Finding.TOTAL_TIMEOUT
 
