@@ -83,8 +83,8 @@ class Directory:
         """Another upstream for a request that one or more have failed, of which nothing speaks against it; or None. ``wish`` is
         the name of the one to be taken if it can be.
 
-        With ``continues`` it must be able to go on with an answer, and that of the same model: behind one alias there may be
-        two.
+        With ``continues`` it must be able to go on with an answer, and that of the same model as those tried and wished for:
+        behind one alias there may be two.
         """
         others = [
             each
@@ -92,7 +92,7 @@ class Directory:
             if each.name not in tried and each.is_up and each.serves(model) and each.breaker.may_try(each.now())
         ]
         if continues:
-            meant = self._own_names(model, tried)
+            meant = self._own_names(model, {*tried, wish} - {""})
             others = [
                 each
                 for each in others
