@@ -293,6 +293,19 @@ async def test_the_same_key_starts_the_rest_once() -> None:
             for _ in range(2)
         ]
         assert answers[0].data == answers[1].data and len(house.sim.requests) + len(house.twin.requests) == asked + 1
+        assert house.metric("longwire_idempotent_hits_total") == 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_the_attempts_at_the_rest_have_an_end_too(most: int) -> None:
+    async with open_house(has_twin=True, max_attempts=most) as house:
+        stream_id, _ = await cut(house, "cancelled")
+        before = sum(asked(house))
+        for _ in range(most + 1):
+            house.sim.fail_next("reset")
+            house.twin.fail_next("reset")
+        refused = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert refused.status == 502 and sum(asked(house)) - before == most
 
 
 async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -> None:
