@@ -41,7 +41,7 @@ from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import headers_for, with_model, without_usage
 from .engines.retry import RetryBudget, is_retryable
-from .engines.seam import Seam, finish_event
+from .engines.seam import Seam, finish_event, usage_event
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
@@ -316,7 +316,10 @@ class Generation:
     def _end_by_length(self, said: Said, target: bytes) -> None:
         """As many tokens were said as were asked for: what is missing is the end alone."""
         self.stream.append_said(finish_event(said, "length", is_chat=is_chat(target)))
+        if said.usage is not None and not self.stream.facts.hides_usage:
+            self.stream.append_said(usage_event(said, said.usage, is_chat=is_chat(target)))
         self.stream.append_said(DONE_BLOCK)
+        self.stream.facts.usage = said.usage
         self.stream.facts.tokens_estimated = said.tokens
         self.stream.end(CloseReason.COMPLETED)
 

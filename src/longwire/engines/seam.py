@@ -265,7 +265,7 @@ def finish_event(said: Said, reason: str, *, is_chat: bool) -> bytes:
 
 
 def usage_event(said: Said, usage: dict[str, Any], *, is_chat: bool) -> bytes:
-    """The usage of an answer whose second part has come to no event of its own for it."""
+    """The usage of an answer of which nothing is left to be said, where its one engine had told it before the end."""
     return _encode({**_top(said, is_chat), "choices": [], "usage": usage}, None)
 
 
