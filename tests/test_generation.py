@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -94,6 +95,18 @@ async def test_an_answer_that_lacks_only_its_end_gets_it() -> None:
         assert answer.frames[-1]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_its_usage_is_told_as_far_as_it_is_known(is_wanted: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if is_wanted else {}
+    async with open_house(has_twin=True) as house:
+        house.sim.fail_next("no_finish", "continuous_usage", "close_after=13")
+        answer = await house.ask(chat(tokens=TOKENS, max_tokens=TOKENS, **options))
+        assert answer.text == expected_text(SEED, TOKENS) and answer.is_marked_done and asked(house) == (1, 0)
+        assert (answer.frames[-1]["choices"] == []) == is_wanted
+        state = await house.state(answer.stream_id)
+        assert state["usage"]["completion_tokens"] == TOKENS and not state["usage_estimated"]
+
+
 async def test_ids_go_on_and_the_epoch_rises_at_the_seam() -> None:
     async with open_house(has_twin=True) as house:
         house.sim.fail_next("reset_after=5")
@@ -156,18 +169,24 @@ async def test_attempts_have_an_end() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"n": 2}, "choices"),
+        ({"n": 2}, ""),
         ({"response_format": {"type": "json_object"}}, "structure"),
         ({"logprobs": True}, "probabilities"),
     ],
 )
-async def test_what_cannot_be_gone_on_with_exactly_ends_with_its_reason(body: dict[str, Any], why: str) -> None:
+async def test_what_cannot_be_gone_on_with_exactly_ends_with_its_reason(
+    body: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What has several choices is not even looked at, so that nothing is said of it in the log."""
+    caplog.set_level(logging.INFO, "longwire.failover")
     async with open_house(has_twin=True) as house:
         house.sim.fail_next("reset_after=5")
         answer = await house.ask(chat(tokens=TOKENS, **body))
         assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
         assert asked(house) == (1, 0)
         await house.check_ending(answer.stream_id, Reason.UPSTREAM_RESET)
+        told = [record.__dict__["fields"]["why"] for record in caplog.records if record.msg == "not_continued"]
+        assert len(told) == bool(why) and all(why in each for each in told)
 
 
 @pytest.mark.parametrize(
@@ -293,6 +312,19 @@ async def test_the_same_key_starts_the_rest_once() -> None:
             for _ in range(2)
         ]
         assert answers[0].data == answers[1].data and len(house.sim.requests) + len(house.twin.requests) == asked + 1
+        assert house.metric("longwire_idempotent_hits_total") == 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_the_attempts_at_the_rest_have_an_end_too(most: int) -> None:
+    async with open_house(has_twin=True, max_attempts=most) as house:
+        stream_id, _ = await cut(house, "cancelled")
+        before = sum(asked(house))
+        for _ in range(most + 1):
+            house.sim.fail_next("reset")
+            house.twin.fail_next("reset")
+        refused = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert refused.status == 502 and sum(asked(house)) - before == most
 
 
 async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -> None:

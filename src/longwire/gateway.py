@@ -70,12 +70,9 @@ class Gateway:
         """
         if not visit.tenant.may_use(ask.model):
             raise ModelForbidden("This key may not use this model (or none was named).", param="model")
-        key_hash, body_hash = self._idempotency(ask, visit)
-        if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)):
-            self.generations.calls.instruments.idempotent_hits_total += 1
+        key_hash, body_hash = self._idempotency(ask.plain_body or ask.body, visit)
+        if (started := self._find_started(key_hash, body_hash, visit)) is not None:
             return started
-        if (asked := self.registry.find_asked(visit.asker)) is not None:
-            return asked
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
         upstream = self.directory.choose(ask.model, visit.tenant.may_use, key=self._conversation(ask, visit))
@@ -92,13 +89,9 @@ class Gateway:
         Raises:
             LongwireError: refused, and nothing was started; code and status say why.
         """
-        key_hash, body_hash = b"", self.registry.hash(b"")
-        if visit.idempotency_key:
-            key_hash = self.hash_key(visit.tenant, visit.target, visit.idempotency_key)
-            if (started := self.registry.find_by_key(key_hash, body_hash)) is not None:
-                return started
-        if (asked := self.registry.find_asked(visit.asker)) is not None:
-            return asked
+        key_hash, body_hash = self._idempotency(b"", visit)
+        if (started := self._find_started(key_hash, body_hash, visit)) is not None:
+            return started
         if not visit.tenant.may_use(other.facts.model):
             raise ModelForbidden("This key may not use this model any more.", param="model")
         if self.is_draining:
@@ -166,12 +159,19 @@ class Gateway:
             stream.stop(CloseReason.INTERNAL_ERROR, "")  # nobody reads it yet, so nothing else would ever end it
             raise
 
-    def _idempotency(self, ask: Ask, visit: Visit) -> tuple[bytes, bytes]:
+    def _find_started(self, key_hash: bytes, body_hash: bytes, visit: Visit) -> Stream | None:
+        """The stream that this very request has started already: by its key, or before its process has died."""
+        if key_hash and (started := self.registry.find_by_key(key_hash, body_hash)) is not None:
+            self.generations.calls.instruments.idempotent_hits_total += 1
+            return started
+        return self.registry.find_asked(visit.asker)
+
+    def _idempotency(self, body: bytes, visit: Visit) -> tuple[bytes, bytes]:
         """Keyed hashes of the key in its scope (tenant and route) and of the body; empty where no key came."""
         if not visit.idempotency_key:
             return b"", b""
         key_hash = self.hash_key(visit.tenant, visit.target, visit.idempotency_key)
-        return key_hash, self.registry.hash(ask.plain_body or ask.body)
+        return key_hash, self.registry.hash(body)
 
     def hash_key(self, tenant: Tenant, target: bytes, key: bytes) -> bytes:
         """An Idempotency-Key in its scope. The slot that keeps the key follows from it: all shards must hash alike."""

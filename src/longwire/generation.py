@@ -35,18 +35,17 @@ from .engines.continuation import (
     stops_of,
 )  # fmt: skip
 from .engines.directory import Directory
+from .engines.exchange import DONE_BLOCK
 from .engines.openai import words_of
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import headers_for, with_model, without_usage
 from .engines.retry import RetryBudget, is_retryable
-from .engines.seam import Seam, finish_event
+from .engines.seam import Seam, finish_event, usage_event
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
-from .secondpart import (
-    DONE_BLOCK, MAX_REREAD_BYTES, Beginning, SecondPart, check_size, read_said, stored_request,
-)  # fmt: skip
+from .secondpart import MAX_REREAD_BYTES, Beginning, SecondPart, check_size, read_said, stored_request
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
@@ -140,7 +139,9 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        if self._part is not None and self._part.is_over:  # whatever the engine says of its end: that was decided before
+        if (
+            self._part is not None and self._part.is_over
+        ):  # whatever the engine says of its end: that was decided before
             self._count(call, is_whole=False)
             self._part.conclude()
             return
@@ -329,7 +330,10 @@ class Generation:
     def _end_by_length(self, said: Said, target: bytes) -> None:
         """As many tokens were said as were asked for: what is missing is the end alone."""
         self.stream.append_said(finish_event(said, "length", is_chat=is_chat(target)))
+        if said.usage is not None and not self.stream.facts.hides_usage:
+            self.stream.append_said(usage_event(said, said.usage, is_chat=is_chat(target)))
         self.stream.append_said(DONE_BLOCK)
+        self.stream.facts.usage = said.usage
         self.stream.facts.tokens_estimated = said.tokens
         self.stream.end(CloseReason.COMPLETED)
 

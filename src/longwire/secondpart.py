@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from .engines.exchange import DONE_BLOCK
 from .engines.request import take_apart
 from .engines.said import CannotContinue, Said
 from .engines.seam import Seam
@@ -25,7 +26,6 @@ EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
 MAX_REREAD_BYTES = 1024 * 1024
 """A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
-DONE_BLOCK = b"data: [DONE]\n\n"
 
 
 async def read_said(log: Log, said: Said | None = None) -> Said:

@@ -219,7 +219,8 @@ async def test_the_first_byte_s_deadline_ends_with_the_head() -> None:
 async def test_a_body_is_kept_no_longer_than_it_is_needed() -> None:
     """What was sent lies in the arena, where it is counted; a copy beside it would double every prompt."""
     async with open_house() as house:
-        house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), HOLD)
+        go_on = asyncio.Event()
+        house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), go_on, in_chunks(*WHOLE[1:]))
         client = await house.connect()
         client.post(chat(model="script", pad="x" * 100_000))
         await client.head()
@@ -228,7 +229,7 @@ async def test_a_body_is_kept_no_longer_than_it_is_needed() -> None:
         assert call.order.body == b"" and call.order.plain_body is None
         assert house.streams[0].request is not None and house.gateway.arena.statistics()["request"] >= 6
         assert "Call" in repr(call) and "events" in repr(call)
-        client.close()
+        go_on.set()
         await house.lines.wait(1)
         assert house.gateway.arena.statistics()["request"] == 0
 

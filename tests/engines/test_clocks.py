@@ -16,9 +16,7 @@ from longwire.words.reasons import CloseReason
 from longwire.words.settings import ModelSettings, Settings
 from longwire.words.wishes import WISHES
 
-NEVER = Clocks(
-    connect_s=5, first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0
-)
+NEVER = Clocks(first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0)
 FIRST, QUIET, BUSY = Finding.FIRST_TOKEN_TIMEOUT, Finding.SILENCE, Finding.BUSY_SILENCE
 SILENT, SLOW, TOTAL = Finding.TOKEN_SILENCE, Finding.TOO_SLOW, Finding.TOTAL_TIMEOUT
 
@@ -57,7 +55,7 @@ FIELDS = {
 def test_a_models_table_stands_above_the_gateways_settings(model: str, expected: tuple[float, ...]) -> None:
     clocks = clocks_for(SETTINGS, model, {})
     assert tuple(getattr(clocks, field) for field in FIELDS.values()) == (*expected[:3], expected[4], expected[3])
-    assert (clocks.connect_s, clocks.rate_window_s, clocks.shortened) == (5, 60, frozenset())
+    assert (clocks.rate_window_s, clocks.shortened) == (60, frozenset())
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,13 @@ def test_an_answer_is_not_gone_on_with_by_another_model_of_the_same_alias() -> N
     assert other is new, "before the first content it is as good as any"
     directory = Directory([old, new, twin])
     assert directory.choose_other("chat", ["old"], continues=True) is twin
+    assert directory.choose_other("chat", [], continues=True, wish="old") is old
+    old.is_up = False
+    assert directory.choose_other("chat", [], continues=True, wish="old") is twin, (
+        "nor where it may be the same once more"
+    )
+    assert Directory([old, new]).choose_other("chat", [], continues=True, wish="old") is None
+    old.is_up = True
     old.in_flight = 1
     directory.retire(old)
     assert directory.choose_other("chat", ["old"], continues=True) is twin, "also when it has gone meanwhile"

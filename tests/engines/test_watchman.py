@@ -15,9 +15,7 @@ from longwire.observe.instruments import Instruments
 from longwire.words.clock import VirtualClock
 from longwire.words.reasons import CloseReason
 
-NEVER = Clocks(
-    connect_s=5, first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0
-)
+NEVER = Clocks(first_byte_s=600, first_token_s=0, silence_s=0, min_tokens_per_s=0, rate_window_s=60, total_s=0)
 SILENCE = replace(NEVER, silence_s=8)
 COUNTERS = (
     "silence_warnings_total",

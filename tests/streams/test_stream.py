@@ -11,7 +11,7 @@ from longwire.observe.instruments import BUCKETS
 from longwire.streams.arena import BLOCK_BYTES, PAUSE_BLOCKS, ArenaFull, Use
 from longwire.streams.doors import Door, end_bytes
 from longwire.streams.stream import SAMPLED, BodyHead, Facts, OnDisconnect, Refusal, State, Stream
-from longwire.streams.tables import COUNT_BITS, COUNT_MASK, pack_word
+from longwire.streams.tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_WORD, pack_word
 from longwire.streams.terms import TRANSITIONS
 from longwire.words.events import MAX_ENTRY_BYTES
 from longwire.words.reasons import CloseReason
@@ -430,6 +430,18 @@ def test_what_readers_have_cannot_be_taken_back() -> None:
         feeder = world.start(ONE)
         with pytest.raises(AssertionError):
             feeder.stream.restart()
+
+
+def test_what_is_said_of_comments_outlives_each_adoption() -> None:
+    """The second adopter would else take a comment for an event, and every seq behind it would be another."""
+    with World() as world:
+        stream = world.start(Entry("plain", b": note\n\n", silent=True), ONE).stream
+        stream.heartbeat(BEAT)
+        word = world.table.word_index(stream.row) + RECORDS_WORD
+        before = world.table.words[word]
+        assert before & HAS_COMMENTS and before ^ HAS_COMMENTS
+        stream.commit_taken()
+        assert world.table.words[word] == before
 
 
 def test_a_retry_while_the_stream_waits_for_blocks() -> None:

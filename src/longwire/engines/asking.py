@@ -16,6 +16,9 @@ from .exchange import Exchange, Expect
 from .openai import ChatWatch
 from .pool import ConnectFailed, Upstream
 
+READ_BYTES = 64 * 1024
+"""What one read may bring: as much as a model list or a page of metrics mostly is."""
+
 
 class Refused(ConnectFailed):
     """It answered, with an error of this status."""
@@ -46,7 +49,7 @@ class _Collector:
     def __init__(self, question: Question, done: asyncio.Future[bytes]) -> None:
         self._question = question
         self._done = done
-        self.rest = memoryview(bytearray(64 * 1024))
+        self.rest = memoryview(bytearray(READ_BYTES))
         self._bytes = bytearray()
         self._body = bytearray()
         self.end = 0

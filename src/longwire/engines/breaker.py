@@ -22,6 +22,8 @@ WINDOW_PARTS = 10
 and a fault is forgotten at most a tenth of the window too early."""
 MOST_RESTS = 12.0
 """The longest rest, in times of breaker_open_s: a minute by default, so that an engine that was replaced is soon found."""
+MOST_DOUBLINGS = 8
+"""A rest is the longest long before: this keeps the power small, however many there were in a row."""
 TRIAL_LIMIT_S = 60.0
 """A trial that has told nothing for so long frees its place: its report may never come, and the engine must not wait for it."""
 MAX_REASONS = 4
@@ -30,6 +32,7 @@ MAX_REASON_CHARS = 80
 MAX_LOOKED_AT_BYTES = 4096
 """So much of an error's body is searched for the words of a prompt that is too long; they are in its first sentence."""
 _ROUNDING = 1e-9
+"""Weights are added and taken away as floats: what is left of nothing may be as much."""
 
 TOO_LONG = re.compile(
     rb"maximum context length|context[ _](?:length|window|size)[ _]exceeded"
@@ -40,8 +43,9 @@ TOO_LONG = re.compile(
 )
 """How engines say that a prompt does not fit: vLLM answers it with a 500 in some versions, SGLang and llama.cpp did too."""
 
-_BLAMELESS_STATUS = frozenset({501, 505})
-"""The request asks for what this engine cannot do: it would fail there whenever it is asked."""
+BLAMELESS_STATUS = frozenset({501, 505})
+"""The request asks for what this engine cannot do, and others of its kind cannot either: nobody is to blame, and nobody else
+to be asked."""
 _FAULTS = frozenset({
     CloseReason.UPSTREAM_FAILED, CloseReason.UPSTREAM_UNREACHABLE, CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE,
     CloseReason.UPSTREAM_ERROR_EVENT, CloseReason.UPSTREAM_PROTOCOL, CloseReason.UPSTREAM_TIMEOUT,
@@ -56,7 +60,7 @@ def weigh(reason: CloseReason, status: int, body: bytes = b"") -> float:
     Whatever lies with the client counts nothing: any 4xx (a 429 says that the engine is full, not that it is ill), what it
     cannot do at all, and a prompt that is too long, whatever status that was given.
     """
-    if reason not in _FAULTS or 400 <= status < 500 or status in _BLAMELESS_STATUS or is_too_long(body):
+    if reason not in _FAULTS or 400 <= status < 500 or status in BLAMELESS_STATUS or is_too_long(body):
         return 0.0
     return 1.0
 
@@ -243,7 +247,7 @@ class Breaker:
             case Effect.FORGIVE:
                 self._tally.take_one()
             case Effect.REST:
-                rest_s = self._open_s * min(MOST_RESTS, 2.0 ** min(self._rests, 8))
+                rest_s = self._open_s * min(MOST_RESTS, 2.0 ** min(self._rests, MOST_DOUBLINGS))
                 self._rests += 1
                 self.opened_total += 1
                 self.rested_at = now + rest_s

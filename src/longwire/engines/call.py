@@ -22,6 +22,7 @@ from .base import Answer, Failure, Sink, Watch
 from .breaker import BreakerState, weigh
 from .clocks import Clocks, Pace
 from .exchange import Exchange, Expect
+from .load import is_generating
 from .pool import ConnectFailed, ConnectTimeout, Upstream
 from .transport import UpstreamConnection
 from .watchman import Watchman
@@ -219,8 +220,8 @@ class Call:
         return self.sink.count_events() - self.watch.tokenless
 
     def is_generating(self) -> bool:
-        moved_at = self.upstream.moved_at
-        return moved_at is not None and self._shell.clock.now() - moved_at < self._shell.settings.load_stale_s
+        shell = self._shell
+        return is_generating(self.upstream.moved_at, shell.clock.now(), shell.settings.load_stale_s)
 
     def is_paused(self) -> bool:
         return self.sink.chain.is_full

@@ -42,9 +42,10 @@ RATE_SAMPLES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What one generation is given; 0: never. ``shortened``: by which wishes its client was stricter than the operator."""
+    """What one generation is given; 0: never. ``shortened``: by which wishes its client was stricter than the operator.
 
-    connect_s: float
+    How long a connection may take to be made is the same for all (pool.py)."""
+
     first_byte_s: float
     first_token_s: float
     silence_s: float
@@ -59,7 +60,7 @@ class Clocks:
         return _CLOCK_OF.get(reason) in self.shortened
 
     def without_tokens(self) -> Clocks:
-        """For an answer in one piece, of which no token is seen: what is left is connecting, the first byte and the total."""
+        """For an answer in one piece, of which no token is seen: what is left is the first byte and the total."""
         return replace(self, first_token_s=0.0, silence_s=0.0, min_tokens_per_s=0.0)
 
     @property
@@ -97,7 +98,6 @@ def clocks_for(settings: Settings, model: str, wishes: Mapping[str, float]) -> C
     total_s = _configured(settings.total_timeout_s, own.total_timeout_s)
     if not wishes:
         return Clocks(
-            settings.connect_timeout_s,
             first_byte_s,
             first_token_s,
             silence_s,
@@ -111,7 +111,6 @@ def clocks_for(settings: Settings, model: str, wishes: Mapping[str, float]) -> C
     rate = max(min_tokens_per_s, wishes.get(MIN_RATE, 0.0))
     shortened = {name for name, has_s in times.items() if _or_never(granted[name]) < _or_never(has_s)}
     return Clocks(
-        settings.connect_timeout_s,
         granted[FIRST_BYTE],
         granted[FIRST_TOKEN],
         granted[SILENCE],

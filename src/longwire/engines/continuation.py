@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from .kinds import Abilities, Continues
-from .plain import parse_object
+from .openai import parse_object
 from .request import encode_body
 from .said import CannotContinue, Lead, Said
 

@@ -12,7 +12,6 @@ import asyncio
 from ..words.settings import Settings
 from .asking import Question, Refused, wait_answer
 from .exchange import Expect
-from .kinds import KINDS, kind_of
 from .load import Load, Odometer, has_moved, smooth
 from .load_kinds import read_load
 from .pool import ConnectFailed, Upstream
@@ -24,21 +23,15 @@ _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Refusals that say nothing about whether there are metrics."""
 
 
-def metrics_path(upstream: Upstream) -> str:
-    """Where the engine tells of its load; empty: nowhere."""
-    return KINDS[kind_of(upstream.engine)].metrics_path
-
-
 class LoadProbe:
     """Looks at one engine's load every ``load_probe_s`` seconds, one look at a time."""
 
     def __init__(self, upstream: Upstream, settings: Settings) -> None:
         self.upstream = upstream
-        self._kind = kind_of(upstream.engine)
         self._every_s = settings.load_probe_s
         self._stale_s = settings.load_stale_s
         self._limit_s = min(settings.connect_timeout_s * 2, settings.load_stale_s)
-        target = metrics_path(upstream).encode()
+        target = upstream.abilities.metrics_path.encode()
         self._question = Question(
             target, "its metrics", MAX_METRICS_BYTES, Expect.ANY, b"text/plain, application/json;q=0.9, */*;q=0.1", True
         )
@@ -78,7 +71,7 @@ class LoadProbe:
         """Note what the engine said; True if it could be read."""
         upstream = self.upstream
         now = upstream.now()
-        load = self._odometer.advance(read_load(self._kind, page, now))
+        load = self._odometer.advance(read_load(upstream.kind, page, now))
         if not load.is_known:
             self._absences += 1
             return False

@@ -22,7 +22,8 @@ _FINISH_KEY = b'"finish_reason":'
 _NULLS = (b"null", b" null")
 _KEY_BYTES = len(_FINISH_KEY)
 PLAIN_MARKS = (b'"finish_reason":null', b'"finish_reason": null')
-_DONE = b"[DONE]"
+DONE = b"[DONE]"
+"""The data of the end marker."""
 _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error")')
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
 MAX_USAGE_FIELDS = 32
@@ -93,11 +94,11 @@ class ChatWatch:
     def read(self, block: bytes) -> Verdict:
         fields = parse_event(block)
         data = (fields.data or b"").strip()
-        if data == _DONE:
+        if data == DONE:
             self._done = True
             self.tokenless += 1
             return Verdict.END
-        event = _parse_object(data)
+        event = parse_object(data)
         if event is None:
             # A ping that is no JSON object (``data: ""``) would crash clients and says nothing; half an object does.
             return Verdict.BROKEN if data.startswith(b"{") else Verdict.HIDE
@@ -122,13 +123,13 @@ class ChatWatch:
         return _is_whole(block)
 
     def is_whole_body(self, body: bytes) -> bool:
-        return _parse_object(body) is not None
+        return parse_object(body) is not None
 
     def begins_error(self, start: bytes) -> bool:
         return _ERROR_START.match(start) is not None
 
     def reads_error(self, body: bytes) -> bool:
-        answer = _parse_object(body)
+        answer = parse_object(body)
         if answer is None or not is_error(answer):
             return False
         self.error_message, self.error_status = describe_error(answer)
@@ -203,6 +204,15 @@ class RelayWatch:
         return (CloseReason.COMPLETED if ended_cleanly else CloseReason.UPSTREAM_RESET), False
 
 
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None: what an engine sends need not be JSON, and need not be small or shallow."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def is_error(event: dict[str, Any]) -> bool:
     """Whether a JSON object is an engine's error: OpenAI's ``{"error": …}``, vLLM's ``{"object": "error", …}``.
 
@@ -226,7 +236,7 @@ def describe_error(event: dict[str, Any]) -> tuple[str, int]:
 
 def words_of(body: bytes) -> str:
     """What an error body says, in one line: the message of its error object, or its text."""
-    answer = _parse_object(body)
+    answer = parse_object(body)
     if answer is not None and (is_error(answer) or "message" in answer or "detail" in answer):
         return describe_error(answer)[0]
     return " ".join(body.decode("utf-8", "replace").split())[:MAX_ERROR_TEXT_CHARS] or "no words"
@@ -259,7 +269,7 @@ def _counts(told: dict[str, Any]) -> dict[str, int]:
 
 def usage_of_body(body: bytes) -> dict[str, Any] | None:
     """The ``usage`` object of a whole JSON answer, if it has one."""
-    answer = _parse_object(body)
+    answer = parse_object(body)
     return read_usage(answer.get("usage")) if answer else None
 
 
@@ -267,7 +277,7 @@ def usage_of_event(block: bytes) -> dict[str, Any] | None:
     """The ``usage`` object that an event carries, at its top or in the response or message that it tells of."""
     if b'"usage"' not in block:
         return None
-    event = _parse_object(parse_event(block).data or b"") or {}
+    event = parse_object(parse_event(block).data or b"") or {}
     for holder in (event, event.get("response"), event.get("message")):
         usage = read_usage(holder.get("usage")) if isinstance(holder, dict) else None
         if usage is not None:
@@ -288,13 +298,4 @@ def _completion_tokens(usage: dict[str, Any]) -> int:
 def _is_whole(block: bytes) -> bool:
     """Whether an event's data is the end marker or one JSON object to its last brace."""
     data = (parse_event(block).data or b"").strip()
-    return data == _DONE or _parse_object(data) is not None
-
-
-def _parse_object(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None: what an engine sends need not be JSON, and need not be small or shallow."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    return data == DONE or parse_object(data) is not None

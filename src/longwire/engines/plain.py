@@ -14,6 +14,7 @@ import json
 from typing import Any, NamedTuple
 
 from ..wire.sse import parse_event
+from .openai import parse_object
 
 MAX_FRAME_BYTES = 4096
 """Beyond it, to compare the frame costs what parsing it does."""
@@ -106,12 +107,3 @@ def read_fields(block: bytes) -> tuple[bytes | None, bytes]:
         return None, block[6:].strip()
     fields = parse_event(block)
     return fields.event, (fields.data or b"").strip()
-
-
-def parse_object(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None: what an engine sends need not be JSON, and need not be small or shallow."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

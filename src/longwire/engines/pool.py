@@ -16,7 +16,7 @@ from ..words.clock import Clock
 from ..words.errors import SettingsError
 from ..words.settings import EngineSettings, Settings
 from .breaker import Breaker
-from .endpoints import Endpoint, own_endpoint
+from .endpoints import Endpoint, own_endpoint, port_of
 from .kinds import KINDS, kind_of
 from .load import Load
 from .transport import UpstreamConnection
@@ -110,7 +110,7 @@ class Upstream:
         """
         url: SplitResult = urlsplit(text)
         self.host = url.hostname or ""
-        self.port = url.port or (443 if url.scheme == "https" else 80)
+        self.port = port_of(url)
         self.base_path = url.path.rstrip("/").removesuffix("/v1")
         self.host_header = url.netloc.rpartition("@")[2].encode("ascii" if url.netloc.isascii() else "idna")
         self._tls = self._make_tls() if url.scheme == "https" else None

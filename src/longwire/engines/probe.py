@@ -14,7 +14,7 @@ from ..observe.instruments import Instruments
 from ..words.settings import Settings
 from .asking import Question, wait_answer
 from .exchange import Expect
-from .load_probe import LoadProbe, metrics_path
+from .load_probe import LoadProbe
 from .pool import ConnectFailed, Upstream
 
 log = logging.getLogger("longwire.probe")
@@ -41,7 +41,7 @@ class Prober:
 
     async def run(self) -> None:
         """Probe until cancelled. An engine that is not there is no error: it is asked again."""
-        if not self._settings.load_probe_s or not metrics_path(self.upstream):
+        if not self._settings.load_probe_s or not self.upstream.abilities.metrics_path:
             await self._repeat()
             return
         async with asyncio.TaskGroup() as group:  # apart, so that slow metrics keep nobody waiting

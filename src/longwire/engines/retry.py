@@ -1,7 +1,7 @@
 """Whether another upstream may be asked: for which failures, and how often.
 
 What lives here: the table of failures that another upstream may mend, and the retry budget of each tenant.
-What must not: choosing the other upstream (directory.py), how much of an answer has reached a client (the gateway knows).
+What must not: choosing the other upstream (directory.py), how much of an answer has reached a client (generation.py).
 
 Without a budget retries multiply an outage: when every upstream fails, three attempts per request are three times the load, at
 the worst moment. So a tenant's retries are a share of its requests, with a floor for tenants that ask little.
@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from ..words.reasons import CloseReason
 from ..words.settings import Settings
 from .base import Failure
-from .breaker import is_too_long
+from .breaker import BLAMELESS_STATUS, is_too_long
 
 BUDGET_WINDOW_S = 60.0
 PART_S = 5.0
@@ -31,7 +31,6 @@ _ANSWERED_WITH_AN_ERROR = frozenset({
     CloseReason.UPSTREAM_REFUSED, CloseReason.UPSTREAM_FAILED, CloseReason.UPSTREAM_ERROR_EVENT,
 })  # fmt: skip
 _FULL = 429
-_CANNOT = frozenset({501, 505})
 
 
 def is_retryable(failure: Failure) -> bool:
@@ -47,7 +46,7 @@ def is_retryable(failure: Failure) -> bool:
     status = failure.status
     if failure.reason is CloseReason.UPSTREAM_ERROR_EVENT and status == 0:
         return True
-    return status == _FULL or (500 <= status <= 599 and status not in _CANNOT)
+    return status == _FULL or (500 <= status <= 599 and status not in BLAMELESS_STATUS)
 
 
 def _says_too_long(message: str) -> bool:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .openai import is_error, read_usage
-from .plain import PlainForm, learn, parse_object, read_fields
+from .openai import DONE, is_error, parse_object, read_usage
+from .plain import PlainForm, learn, read_fields
 
-DONE = b"[DONE]"
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """What engines call it; some send the same text under both."""
 MAX_LEARNT_FORMS = 8

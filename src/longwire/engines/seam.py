@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..wire.sse import encode_event
-from .openai import is_error, read_usage
-from .plain import PlainForm, holder_of, learn, parse_object, read_fields
+from .openai import DONE, is_error, parse_object, read_usage
+from .plain import PlainForm, holder_of, learn, read_fields
 from .said import (
-    DONE,
     MAX_LEARNT_FORMS,
     REASONING_NAMES,
     CannotContinue,
@@ -266,7 +265,7 @@ def finish_event(said: Said, reason: str, *, is_chat: bool) -> bytes:
 
 
 def usage_event(said: Said, usage: dict[str, Any], *, is_chat: bool) -> bytes:
-    """The usage of an answer whose second part has come to no event of its own for it."""
+    """The usage of an answer of which nothing is left to be said, where its one engine had told it before the end."""
     return _encode({**_top(said, is_chat), "choices": [], "usage": usage}, None)
 
 

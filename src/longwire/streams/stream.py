@@ -428,7 +428,7 @@ class Stream:
         if self.state is State.OPENING and self.log.entries:
             self._commit()
         if (records := self.log.records) is not None:  # some may have been written once more
-            self._words[self._word + 1] = records.end
+            self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         self._count_events(len(self.log.entries))
         self.log.publish()
 
