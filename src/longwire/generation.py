@@ -131,7 +131,7 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        if not reason.is_success and self._may_go_on(reason):
+        if not reason.is_success and self._may_go_on(reason, is_ours=call.is_lost):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
             return
@@ -142,7 +142,7 @@ class Generation:
 
     def failed(self, call: Call, failure: Failure) -> None:
         if self._part is not None and self._broken is not None:
-            if is_retryable(failure) and self._may_go_on(self._broken.reason):
+            if is_retryable(failure) and self._may_go_on(self._broken.reason, is_ours=call.is_lost):
                 self._go_on(call)
             else:
                 self._give_up("No other engine could go on with it.")
@@ -179,7 +179,7 @@ class Generation:
             and stream.facts.route != "relay"
             and (call.is_lost or is_retryable(failure))
             and stream.is_blank
-            and self._has_attempts()
+            and self._has_attempts(is_ours=call.is_lost)
         )
 
     def _ask_another(self, call: Call) -> bool:
@@ -216,7 +216,7 @@ class Generation:
 
     # The second stage: the rest from an engine that goes on exactly.
 
-    def _may_go_on(self, reason: CloseReason) -> bool:
+    def _may_go_on(self, reason: CloseReason, *, is_ours: bool) -> bool:
         stream, facts = self.stream, self.stream.facts
         return (
             self.shell.settings.failover == "continue"
@@ -224,8 +224,8 @@ class Generation:
             and stream.kind is Kind.EVENTS
             and facts.route != "relay"
             and facts.choices == 1
-            and self._has_attempts()
-            and self._choose_for_rest() is not None
+            and self._has_attempts(is_ours=is_ours)
+            and self._choose_for_rest(is_ours=is_ours) is not None
         )
 
     def _go_on(self, call: Call) -> None:
@@ -239,8 +239,11 @@ class Generation:
 
     async def _read_and_ask(self, *, is_ours: bool) -> None:
         try:
-            self._said = await read_said(self.stream.log)
-            self._ask_for_rest(self._said, is_ours=is_ours)
+            self._said = said = await read_said(self.stream.log)
+            if said.is_finished:
+                self._end_finished(said)
+            else:
+                self._ask_for_rest(said, is_ours=is_ours)
         except CannotContinue as exc:
             self._give_up(exc.why)
         except Exception:
@@ -258,7 +261,7 @@ class Generation:
             raise CannotContinue("Its request is too large to be read again.")
         fields = json.loads(body)
         check_request(target, fields)
-        upstream = self._choose_for_rest()
+        upstream = self._choose_for_rest(is_ours=is_ours)
         if upstream is None:
             raise CannotContinue("There is no engine left that can go on with it.")
         rest = continued_body(target, body, said, upstream.abilities)
@@ -277,11 +280,14 @@ class Generation:
         call.start()
         reach("continued")
 
-    def _choose_for_rest(self) -> Upstream | None:
-        """Another one if there is any, else the same: it may have lost a connection only."""
+    def _choose_for_rest(self, *, is_ours: bool) -> Upstream | None:
+        """Another one if there is any, else the same: it may have lost a connection only. Where we have, the same first: nothing
+        speaks against it, and the other may be the one that has failed before."""
         directory, facts = self.shell.directory, self.stream.facts
-        other = directory.choose_other(facts.model, (facts.engine,), continues=True)
-        return other or directory.choose_other(facts.model, (), continues=True)
+        same = directory.choose_again(facts.model, facts.engine)
+        if is_ours and same is not None:
+            return same
+        return directory.choose_other(facts.model, (facts.engine,), continues=True) or same
 
     def _stopped_at_seam(self) -> None:
         call = self.stream.producer
@@ -294,6 +300,13 @@ class Generation:
         if isinstance(call, Call):
             call.stop()
             self._give_up(why)
+
+    def _end_finished(self, said: Said) -> None:
+        """All of it was said when it broke: at most the end marker is missing."""
+        if not said.is_done:
+            self.stream.append_said(DONE_BLOCK)
+        self.stream.facts.tokens_estimated, self.stream.facts.usage = said.tokens, said.usage
+        self.stream.end(CloseReason.COMPLETED)
 
     def _end_by_length(self, said: Said, target: bytes) -> None:
         """As many tokens were said as were asked for: what is missing is the end alone."""
@@ -315,13 +328,13 @@ class Generation:
 
     # What all stages have in common.
 
-    def _has_attempts(self) -> bool:
-        """And somebody still wants it: nothing is tried again once the client is gone."""
+    def _has_attempts(self, *, is_ours: bool) -> bool:
+        """And somebody still wants it: nothing is tried again once the client is gone. ``is_ours``: the last one was lost by us,
+        and is made again instead of being counted."""
         stream = self.stream
         is_wanted = stream.is_unread_since is None or stream.on_disconnect is not OnDisconnect.CANCEL
-        return (
-            stream.state is not State.ENDED and is_wanted and stream.facts.attempts < self.shell.settings.max_attempts
-        )
+        attempts = stream.facts.attempts - is_ours
+        return stream.state is not State.ENDED and is_wanted and attempts < self.shell.settings.max_attempts
 
     def _stored_request(self) -> tuple[bytes, list[tuple[bytes, bytes]], bytes] | None:
         """Target without a base path, headers and body of the client's request as the last engine was sent it."""

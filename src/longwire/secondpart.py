@@ -25,7 +25,8 @@ DONE_BLOCK = b"data: [DONE]\n\n"
 
 
 async def read_said(log: Log) -> Said:
-    """What the events in the log say, read a few at a time: an answer may have a hundred thousand.
+    """What the events in the log say, read a few at a time: an answer may have a hundred thousand. It may be finished: then a
+    process has died before it could end the stream.
 
     Raises:
         CannotContinue: it cannot be gone on with.
@@ -36,12 +37,20 @@ async def read_said(log: Log) -> Said:
         stop = min(position + EVENTS_AT_ONCE, log.deliverable)
         try:
             for place in range(position, stop):
-                said.add(log.block(place))
+                _add(said, log.block(place))
         except LostEvents as exc:
             raise CannotContinue("Its beginning is not known any more.") from exc
         position = stop
         await asyncio.sleep(0)
     return said
+
+
+def _add(said: Said, block: bytes) -> None:
+    try:
+        said.add(block)
+    except CannotContinue:
+        if not said.is_finished:
+            raise
 
 
 class Scratch:

@@ -99,6 +99,13 @@ class Directory:
             ]
         return self._pick(model, others, key) if others else None
 
+    def choose_again(self, model: str, name: str) -> Upstream | None:
+        """The upstream of this name once more, to go on with its own answer: where nothing speaks against it."""
+        for each in self.upstreams:
+            if each.name == name and each.is_up and each.serves(model) and each.breaker.may_try(each.now()):
+                return each if each.abilities.continues is not Continues.NEVER else None
+        return None
+
     def _own_names(self, model: str, names: Collection[str]) -> set[str]:
         """What these upstreams call a model; where one of them is forgotten, whatever anybody calls it."""
         known = {each.name: each for each in (*self.retired, *self.upstreams)}
