@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import uvloop
 from tests.test_adopt import STREAMS, Client, Rooms, Trial, body_of, serve, text_of, whole_body
 
+from longwire import generation
 from longwire.engines.call import Call
 from longwire.generation import Generation
 from longwire.sim import SimServer
@@ -23,16 +25,20 @@ from longwire.words.settings import EngineSettings, Settings, SimSettings
 class TwinTrial(Trial):
     """Two stand-ins that say the same; the first, which is asked first, fails in each answer."""
 
-    def __init__(self, fault: str, **settings: Any) -> None:
+    def __init__(self, fault: str, *, twins_model: str = "sim", **settings: Any) -> None:
         super().__init__(**settings)
         self._fault = fault
+        self._twins_model = twins_model
 
     async def __aenter__(self) -> TwinTrial:
         self.sim, self.twin = SimServer(SimSettings(port=0, fault=[self._fault])), SimServer(SimSettings(port=0))
         engines = []
         for name, sim, weight in (("sim", self.sim, 100), ("twin", self.twin, 0)):
             host, port = await sim.start()
-            engines.append(EngineSettings(name=name, url=f"http://{host}:{port}", kind="sim", weight=weight))
+            alias = [f"sim={self._twins_model}"] if sim is self.twin else []
+            engines.append(
+                EngineSettings(name=name, url=f"http://{host}:{port}", kind="sim", weight=weight, aliases=alias)
+            )
         settings = Settings(engines=engines, heartbeat_s=0.05, breaker_faults=1000, **self._settings)
         self.rooms = Rooms(Memory.make(64 << 20, 64, 64), settings)
         self.port = await serve(self.rooms)
@@ -131,8 +137,8 @@ def test_an_answer_that_had_said_all_when_its_process_died_is_whole(monkeypatch:
 
 async def lose_the_last_attempt() -> None:
     async with TwinTrial("reset_after=25", max_attempts=2) as trial:
-        body = body_of(await Halting(trial, answer_text(1, 40)[-7:].encode()).read(request_of(1, 60)))
-        assert b'"error"' not in body and text_of(body) == answer_text(1, 60)
+        body = body_of(await Halting(trial, answer_text(1, 40)[-7:].encode()).read(request_of(1, 400)))
+        assert b'"error"' not in body and text_of(body) == answer_text(1, 400)
         assert (len(trial.sim.requests), len(trial.twin.requests)) == (1, 2), (
             "the one that has failed is not asked again"
         )
@@ -140,6 +146,27 @@ async def lose_the_last_attempt() -> None:
 
 def test_a_second_part_that_was_lost_by_us_takes_no_attempt() -> None:
     uvloop.run(lose_the_last_attempt())
+
+
+async def die_before_it_is_sent(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TwinTrial("reset", twins_model=model) as trial:
+        has_failed = asyncio.Event()
+        monkeypatch.setattr(generation, "reach", lambda name: has_failed.set() if name == "failed_over" else None)
+        client = Client(1, trial.port, slow=False)
+        task = asyncio.create_task(client.run(request_of(1, 30)))
+        await has_failed.wait()
+        assert not trial.twin.requests, "it is still connecting"
+        await trial.kill()
+        assert text_of(body_of(await asyncio.wait_for(task, 10))) == answer_text(1, 30)
+        (seen,) = trial.twin.requests
+        assert json.loads(seen.body)["model"] == model
+
+
+@pytest.mark.parametrize("model", ["s", "a model whose name is longer than that of the first engine's"])
+def test_the_request_for_another_engine_is_whole_when_its_process_dies(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uvloop.run(die_before_it_is_sent(model, monkeypatch))
 
 
 @pytest.mark.parametrize(

@@ -363,16 +363,18 @@ class Stream:
         Raises:
             ArenaFull: there is no room; nothing was stored. Never for a second one that is not longer than the first.
         """
-        if self.request is not None:
-            self.request.replace(data)
+        before = self.request
+        if before is None:
+            self.request = Chain.holding(self._arena, Use.REQUEST, data)
             return
-        request = Chain(self._arena, Use.REQUEST)
         try:
-            request.append(data)
+            self.request = Chain.holding(self._arena, Use.REQUEST, data)
         except ArenaFull:
-            request.give()
-            raise
-        self.request = request
+            before.replace(data)
+            self._on_change(self)
+            return
+        self._on_change(self)  # the row tells of the new one before the other's blocks are somebody else's
+        before.give()
 
     def request_views(self) -> list[memoryview]:
         """The stored request, as it lies in the arena."""
