@@ -157,6 +157,19 @@ async def test_an_answer_can_break_more_than_once() -> None:
         assert state["epoch"] == 3 and len(state["seams"]) == 2
 
 
+async def test_no_other_model_of_the_same_alias_goes_on_where_the_first_engine_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_house(has_twin=True, breaker_faults=1) as house:
+        (twin,) = (each for each in house.gateway.directory.upstreams if each.name == "twin")
+        monkeypatch.setattr(twin, "_offers", {"sim": "other"})
+        monkeypatch.setattr(twin, "_known", {"other"})
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS))
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+        assert asked(house) == (1, 0)
+
+
 async def test_attempts_have_an_end() -> None:
     async with open_house(has_twin=True, max_attempts=3) as house:
         for _ in range(3):

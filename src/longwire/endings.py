@@ -1,6 +1,6 @@
-"""How the end of an engine's answer is told of its stream: what it has used, and what its refusal looks like to a client.
+"""How the end of an engine's answer is told of its stream: its usage, its refusal, and an end that is all it lacks.
 
-What lives here: two functions over a stream that is about to end. What must not: whether it ends (generation.py).
+What lives here: functions over a stream that is about to end. What must not: whether it ends (generation.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from .engines.base import Failure
+from .engines.exchange import DONE_BLOCK
 from .engines.openai import most_usage, usage_of_body, usage_of_event
+from .engines.said import Said
+from .engines.seam import finish_event, usage_event
 from .streams.stream import EndingWords, Kind, Refusal, Stream
 from .words.reasons import CloseReason
 
@@ -53,3 +56,24 @@ def refusal_for(failure: Failure, message: str, ending: EndingWords) -> Refusal 
         body = ending.error_body(failure.reason, message)
         return Refusal(failure.status if failure.status < 500 else 502, body)
     return None
+
+
+def end_finished(stream: Stream, said: Said) -> None:
+    """All of it was said when it broke: at most the end marker is missing."""
+    if not said.is_done:
+        stream.append_said(DONE_BLOCK)
+    _end_whole(stream, said)
+
+
+def end_by_length(stream: Stream, said: Said, *, is_chat: bool) -> None:
+    """As many tokens were said as were asked for: what is missing is the end alone."""
+    stream.append_said(finish_event(said, "length", is_chat=is_chat))
+    if said.usage is not None and not stream.facts.hides_usage:
+        stream.append_said(usage_event(said, said.usage, is_chat=is_chat))
+    stream.append_said(DONE_BLOCK)
+    _end_whole(stream, said)
+
+
+def _end_whole(stream: Stream, said: Said) -> None:
+    stream.facts.tokens_estimated, stream.facts.usage = said.tokens, said.usage
+    stream.end(CloseReason.COMPLETED)

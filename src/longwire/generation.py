@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from .endings import count_usage, refusal_for
+from .endings import count_usage, end_by_length, end_finished, refusal_for
 from .engines.base import Answer, Failure
 from .engines.begun import fold, unfold
 from .engines.call import Call, CallShell, Order
@@ -35,13 +35,12 @@ from .engines.continuation import (
     stops_of,
 )  # fmt: skip
 from .engines.directory import Directory
-from .engines.exchange import DONE_BLOCK
 from .engines.openai import words_of
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import headers_for, with_model, without_usage
 from .engines.retry import RetryBudget, is_retryable
-from .engines.seam import Seam, finish_event, usage_event
+from .engines.seam import Seam
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
@@ -139,13 +138,11 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        if (
-            self._part is not None and self._part.is_over
-        ):  # whatever the engine says of its end: that was decided before
+        if self._part is not None and self._part.is_over:
             self._count(call, is_whole=False)
-            self._part.conclude()
+            self._part.conclude()  # whatever the engine says of its end: that was decided before
             return
-        if not reason.is_success and self._may_go_on(reason):
+        if not reason.is_success and self._may_go_on(reason, is_ours=call.is_lost):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
             return
@@ -169,7 +166,7 @@ class Generation:
         if self.stream.is_blank:
             self._broken = failure
         self._broken = self._broken or failure
-        if (call.is_lost or is_retryable(failure)) and self._may_try_rest():
+        if (call.is_lost or is_retryable(failure)) and self._may_try_rest(is_ours=call.is_lost):
             self._go_on(call)
         else:
             self._give_up("No other engine could go on with it.")
@@ -200,7 +197,7 @@ class Generation:
             and stream.facts.route != "relay"
             and (call.is_lost or is_retryable(failure))
             and stream.is_blank
-            and self._has_attempts()
+            and self._has_attempts(is_ours=call.is_lost)
         )
 
     def _ask_another(self, call: Call) -> bool:
@@ -237,16 +234,17 @@ class Generation:
 
     # The second stage: the rest from an engine that goes on exactly.
 
-    def _may_go_on(self, reason: CloseReason) -> bool:
-        return self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER and self._may_try_rest()
+    def _may_go_on(self, reason: CloseReason, *, is_ours: bool) -> bool:
+        is_wanted = self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER
+        return is_wanted and self._may_try_rest(is_ours=is_ours)
 
-    def _may_try_rest(self) -> bool:
+    def _may_try_rest(self, *, is_ours: bool) -> bool:
         facts = self.stream.facts
         return (
             self.stream.kind is Kind.EVENTS
             and facts.route != "relay"
             and facts.choices == 1
-            and self._has_attempts()
+            and self._has_attempts(is_ours=is_ours)
             and self._choose(is_ours=True, continues=True) is not None
         )
 
@@ -286,8 +284,11 @@ class Generation:
         target, headers, body = stored_request(self.stream)
         check_size(body)
         body, before = unfold(body) if self.stream.facts.continues else (body, Said())
-        self._said = await read_said(self.stream.log, before)
-        self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
+        self._said = said = await read_said(self.stream.log, before)
+        if said.is_finished:
+            end_finished(self.stream, said)
+        else:
+            self._ask_for_rest(said, (target, headers, body), is_ours=is_ours)
 
     def _ask_for_rest(self, said: Said, request: tuple[bytes, Headers, bytes], *, is_ours: bool) -> None:
         """Raises CannotContinue where nobody can be asked."""
@@ -300,7 +301,7 @@ class Generation:
             raise CannotContinue("There is no engine left that can go on with it.")
         rest = continued_body(target, body, said, upstream.abilities)
         if rest is None:
-            self._end_by_length(said, target)
+            end_by_length(self.stream, said, is_chat=is_chat(target))
             return
         by_ids = continues_by_ids(target, body, said, upstream.abilities)
         rest = self._renamed(rest, upstream)
@@ -327,16 +328,6 @@ class Generation:
             self._said = None  # what came of this part is counted, too
             self._give_up(why)
 
-    def _end_by_length(self, said: Said, target: bytes) -> None:
-        """As many tokens were said as were asked for: what is missing is the end alone."""
-        self.stream.append_said(finish_event(said, "length", is_chat=is_chat(target)))
-        if said.usage is not None and not self.stream.facts.hides_usage:
-            self.stream.append_said(usage_event(said, said.usage, is_chat=is_chat(target)))
-        self.stream.append_said(DONE_BLOCK)
-        self.stream.facts.usage = said.usage
-        self.stream.facts.tokens_estimated = said.tokens
-        self.stream.end(CloseReason.COMPLETED)
-
     # The third stage.
 
     def _give_up(self, why: str) -> None:
@@ -353,13 +344,13 @@ class Generation:
 
     # What all stages have in common.
 
-    def _has_attempts(self) -> bool:
-        """And somebody still wants it: nothing is tried again once the client is gone."""
+    def _has_attempts(self, *, is_ours: bool) -> bool:
+        """And somebody still wants it: nothing is tried again once the client is gone. ``is_ours``: the last one was lost by
+        us, and is made again instead of being counted."""
         stream = self.stream
         is_wanted = stream.is_unread_since is None or stream.on_disconnect is not OnDisconnect.CANCEL
-        return (
-            stream.state is not State.ENDED and is_wanted and stream.facts.attempts < self.shell.settings.max_attempts
-        )
+        attempts = stream.facts.attempts - is_ours
+        return stream.state is not State.ENDED and is_wanted and attempts < self.shell.settings.max_attempts
 
     def _choose(self, *, is_ours: bool, continues: bool = False) -> Upstream | None:
         """Another engine than the last; ``is_ours``: the last has not failed, and is the best if it can be asked."""

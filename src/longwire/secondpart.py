@@ -30,6 +30,7 @@ MAX_REREAD_BYTES = 1024 * 1024
 
 async def read_said(log: Log, said: Said | None = None) -> Said:
     """What the events in the log say, after what ``said`` has already, read a few at a time: there may be a hundred thousand.
+    The answer may be finished: then a process has died before it could end the stream.
 
     Raises:
         CannotContinue: it cannot be gone on with.
@@ -40,12 +41,20 @@ async def read_said(log: Log, said: Said | None = None) -> Said:
         stop = min(position + EVENTS_AT_ONCE, log.deliverable)
         try:
             for place in range(position, stop):
-                said.add(log.block(place))
+                _add(said, log.block(place))
         except LostEvents as exc:
             raise CannotContinue("Its beginning is not known any more.") from exc
         position = stop
         await asyncio.sleep(0)
     return said
+
+
+def _add(said: Said, block: bytes) -> None:
+    try:
+        said.add(block)
+    except CannotContinue:
+        if not said.is_finished:
+            raise
 
 
 def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:

@@ -262,6 +262,19 @@ def test_an_answer_is_not_gone_on_with_by_another_model_of_the_same_alias() -> N
     assert directory.choose_other("chat", ["old"], continues=True) is twin, "there is but one that it can have been"
 
 
+def test_an_engine_can_go_on_with_its_own_answer_where_nothing_speaks_against_it() -> None:
+    well, rests, other, down = (
+        up("well", kind="vllm"),
+        resting("rests", kind="vllm"),
+        up("other"),
+        up("down", kind="vllm"),
+    )
+    down.is_up = False
+    directory = Directory([well, rests, other, down])
+    for wish in ("well", "rests", "other", "down"):
+        assert directory.choose_other("m", (), continues=True, wish=wish) is well
+
+
 def test_a_conversation_is_sent_to_the_next_in_its_order() -> None:
     directory = Directory([up(name) for name in "abc"], Settings(balance="prefix"))
     home = directory.choose("m", key=b"k")

@@ -17,6 +17,8 @@ from longwire.sim.reply import Event
 from longwire.sim.server import CREATED
 from longwire.words.settings import SimSettings
 
+from .processes import FRAIL, SIM
+
 HEARTBEAT = b": longwire\n\n"
 _seeds = itertools.count(1)
 
@@ -25,20 +27,39 @@ class Question:
     """One generation: its request and, once the engine's id for it is known, every byte of its answer."""
 
     def __init__(
-        self, tokens: int, itl_ms: float, *, stream: bool = True, padding: int = 0, ttft_ms: float = 5
+        self,
+        tokens: int,
+        itl_ms: float,
+        *,
+        stream: bool = True,
+        padding: int = 0,
+        ttft_ms: float = 5,
+        is_frail: bool = False,
     ) -> None:
         self.seed = next(_seeds)
+        self.is_frail = is_frail
+        """Its engine fails in the middle of it, most likely, and another one goes on."""
         sim = {"seed": self.seed, "tokens": tokens, "itl_ms": itl_ms, "ttft_ms": ttft_ms}
+        self.kills_before = 0
+        self.kills_until: int | None = None
+        """How many kills there had been when it was asked for, and when it was read."""
         words = "word " * (padding // 5)
         self.received: list[bytes] = []
         self._asked_s = time.monotonic()
         self._takes_s = (ttft_ms + tokens * itl_ms) / 1000
         self.body: dict[str, Any] = {
-            "model": "sim",
+            "model": FRAIL if is_frail else SIM,
             "stream": stream,
             "sim": sim,
             "messages": [{"role": "user", "content": f"{self.seed} {words}".strip()}],
         }
+
+    def most_requests(self, kills: int) -> int:
+        """How many requests for it engines may have seen: one, one more where the first engine closes a connection that was
+        used before without a word, and one where it fails. Where a process dies with the socket of a second part, the rest is
+        asked for in the same way again."""
+        lived_through = (kills if self.kills_until is None else self.kills_until) - self.kills_before
+        return 3 * (1 + lived_through)
 
     @property
     def events_received(self) -> int:
@@ -81,20 +102,26 @@ class Question:
                 f"seed {self.seed}: event {place} of {len(right)} came as {mine!r}, right is {known!r}"
             )
 
-    def check_numbered(self, received: list[bytes], first: int) -> None:
-        """The same through a door with ids, from seq ``first`` on."""
+    def check_numbered(self, received: list[bytes], first: int) -> list[str]:
+        """The same through a door with ids, from seq ``first`` on; returns the ids. The epoch rises where another engine goes
+        on, and nowhere else."""
         events = []
         numbers = []
         for block in received:
             if block == HEARTBEAT:
                 continue
             head, _, event = block.partition(b"\n")
-            numbers.append(head)
+            numbers.append(head.decode())
             events.append(event)
-        assert numbers == [b"id: 1-%d" % seq for seq in range(first, first + len(numbers))], numbers[:3]
+        told = [re.fullmatch(r"id: (\d+)-(\d+)", number) for number in numbers]
+        places = [(int(match[1]), int(match[2])) for match in told if match]
+        assert [seq for _, seq in places] == list(range(first, first + len(numbers))), numbers
+        epochs = [epoch for epoch, _ in places]
+        assert epochs == sorted(epochs) and (self.is_frail or set(epochs) <= {1}), numbers
         match = re.search(rb'"id":"([^"]+)"', events[0]) if events else None
         if match is not None:
             self.compare(events, self.blocks(match[1].decode())[first:])
+        return [number.removeprefix("id: ") for number in numbers]
 
     def check_whole(self, answer: bytes) -> None:
         """An answer in one piece."""

@@ -36,6 +36,9 @@ POINTS = (
     "receiving_passed",
     "received_before_drop",
     "evicting",
+    "failed_over",
+    "broken_off",
+    "continued",
 )
 """Clients come by each of them by themselves."""
 ADOPTING = ("adopting_stream", "adopting_connection")

@@ -18,6 +18,24 @@ from .readers import KINDS, Kind
 from .sdk import openai_client
 from .wire import Wire
 
+FRAIL_SHARE = 0.25
+"""Of all answers that may be asked of the engine that fails, whoever asks; some clients ask for no others (readers.py)."""
+FAULTS_IN_CONTENT = (
+    "reset_after",
+    "close_after",
+    "half_close_after",
+    "reset_inside",
+    "close_inside",
+    "error_event",
+    "garbage_after",
+)
+LAST_FAULTY_EVENT = 90
+"""Most answers are longer; in the others nothing befalls some."""
+FAULTS_BEFORE_CONTENT = ("reset", "close", "status=500", "status=503", "garbage", "half_head", "empty", "reset_after=1")
+BEFORE_CONTENT_SHARE, WELL_SHARE = 0.2, 0.2
+FAULTS = 4000
+"""More than the engine is asked for; then it fails in one way only (processes.py)."""
+
 CLIENT_S = 60.0
 """No client takes a tenth of it. One that waits for what never comes is broken."""
 KILL_S = 3.0
@@ -26,7 +44,8 @@ SDK_CLIENTS = 1
 
 
 class Load:
-    """``clients`` and ``connections`` count what has ended well or badly, ``asked`` the generations."""
+    """``clients`` and ``connections`` count what has ended well or badly, ``asked`` the generations, ``frail`` holds those of
+    them whose engine fails."""
 
     def __init__(self, trial: Trial, seed: int) -> None:
         self.trial = trial
@@ -34,6 +53,7 @@ class Load:
         self.ended: Counter[str] = Counter()
         self.broken: list[str] = []
         self.kills = 0
+        self.frail: dict[int, Question] = {}
         self._rng = random.Random(seed)
         self._shown: dict[str, Question] = {}
         self._killed = asyncio.Event()
@@ -53,10 +73,25 @@ class Load:
         self._wires.setdefault(task, []).append(wire)
         return wire
 
-    def ask(self, tokens: int, itl_ms: float, *, stream: bool = True, padding: int = 0, ttft_ms: float = 5) -> Question:
-        """A generation that is about to be asked for."""
+    def ask(
+        self,
+        tokens: int,
+        itl_ms: float,
+        *,
+        stream: bool = True,
+        padding: int = 0,
+        ttft_ms: float = 5,
+        is_frail: bool | None = None,
+    ) -> Question:
+        """A generation that is about to be asked for; where it is left open, of the engine that fails or of the other."""
         self.asked += 1
-        return Question(tokens, itl_ms, stream=stream, padding=padding, ttft_ms=ttft_ms)
+        if is_frail is None:
+            is_frail = stream and not padding and self._rng.random() < FRAIL_SHARE
+        question = Question(tokens, itl_ms, stream=stream, padding=padding, ttft_ms=ttft_ms, is_frail=is_frail)
+        if is_frail:
+            question.kills_before = self.kills
+            self.frail[question.seed] = question
+        return question
 
     @contextmanager
     def shown(self, stream_id: str, question: Question) -> Iterator[None]:
@@ -66,6 +101,7 @@ class Load:
             yield
         finally:
             del self._shown[stream_id]
+            question.kills_until = self.kills
 
     def pick(self, rng: random.Random) -> tuple[str, Question] | None:
         """A stream that is being read."""
@@ -85,6 +121,19 @@ class Load:
         self.kills += count
         killed, self._killed = self._killed, asyncio.Event()
         killed.set()
+
+    def faults(self) -> list[str]:
+        """What is to befall the engine that fails, answer by answer."""
+        rng, faults = self._rng, []
+        for _ in range(FAULTS):
+            lot = rng.random()
+            if lot < WELL_SHARE:
+                faults.append("none")
+            elif lot < WELL_SHARE + BEFORE_CONTENT_SHARE:
+                faults.append(rng.choice(FAULTS_BEFORE_CONTENT))
+            else:
+                faults.append(f"{rng.choice(FAULTS_IN_CONTENT)}={rng.randint(2, LAST_FAULTY_EVENT)}")
+        return faults
 
     def start(self) -> None:
         kinds: list[Kind] = [kind for kind, count in KINDS.items() for _ in range(count)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 
 from .killing import ADOPTING, POINTS, Killer
 from .load import Load
-from .processes import LOOK_S, Trial, descriptors, still_there
+from .processes import LOOK_S, STAND_INS, Trial, descriptors, still_there
 
 ROUNDS_PER_POINT = 5
 WARM_UP_S = 1.0
@@ -21,6 +21,9 @@ WARM_UP_S = 1.0
 GONE_S = 30.0
 """What is retained for 2 s, and idle connections to the engine, are gone much earlier."""
 MOST_SHOWN = 5
+ATTEMPTS_EVERY = 5
+"""Steps between two looks at how often answers were asked for: the stand-ins remember much more than is asked meanwhile."""
+LEAST_FAILOVERS = 100
 UNBORN = re.compile(
     r"Traceback .*\n(?:  .*\n)*  .*/multiprocessing/spawn\.py.*\n(?:  .*\n)*EOFError: Ran out of input\n"
 )
@@ -56,16 +59,16 @@ async def run(seed: int, at_random: int, seconds: float = 0.0) -> list[str]:
         base = await _descriptors(trial)
         load = Load(trial, seed)
         killer = Killer(trial, load, rng)
+        await trial.befall(load.faults())
         load.start()
         await asyncio.sleep(WARM_UP_S)
         try:
             while True:
-                for name, step in plan(rng, at_random):
+                for turn, (name, step) in enumerate(plan(rng, at_random)):
                     await step(killer)
-                    engine = await trial.engine()
-                    generations = engine["answered"] + engine["cancelled"] + engine["open_streams"]
-                    assert generations <= load.asked, f"after {name}: the engine was asked twice: {await trial.twice()}"
-                    assert not engine["cancelled"], f"after {name}: the engine was left"
+                    await _check_engine(trial, load, name)
+                    if turn % ATTEMPTS_EVERY == 0:
+                        await _check_attempts(trial, load)
                     await asyncio.sleep(rng.random() * 0.1)
                     assert len(load.broken) < MOST_SHOWN, "\n".join(report(seed, trial, load, killer, begun))
                 if time.monotonic() - begun >= seconds:
@@ -80,6 +83,24 @@ async def run(seed: int, at_random: int, seconds: float = 0.0) -> list[str]:
         return lines
 
 
+async def _check_engine(trial: Trial, load: Load, after: str) -> None:
+    """The engine that never fails is asked once for each of its streams, and is never left."""
+    engine = await trial.engine()
+    generations = engine["answered"] + engine["cancelled"] + engine["open_streams"]
+    asked = load.asked - len(load.frail)
+    assert generations <= asked, f"after {after}: the engine was asked twice: {await trial.twice()}"
+    assert not engine["cancelled"], f"after {after}: the engine was left {await trial.twice()} {load.broken}"
+
+
+async def _check_attempts(trial: Trial, load: Load) -> int:
+    """No answer whose engine fails is asked for more often than it may be; how many were looked at."""
+    kills = load.kills
+    attempts = await trial.attempts()
+    over = {seed: n for seed, n in attempts.items() if n > load.frail[seed].most_requests(max(kills, load.kills))}
+    assert not over, f"asked for too often: {over}"
+    return len(attempts)
+
+
 def report(seed: int, trial: Trial, load: Load, killer: Killer, begun: float) -> list[str]:
     """Kills, points, streams and connections."""
     deaths = trial.deaths()
@@ -87,7 +108,7 @@ def report(seed: int, trial: Trial, load: Load, killer: Killer, begun: float) ->
     return [
         f"kill matrix, seed {seed}: {killer.kills} kills in {time.monotonic() - begun:.0f} s ({sorts})",
         f"points: {', '.join(f'{point} {deaths[point]}' for point in (*POINTS, *ADOPTING))}",
-        f"streams: {load.asked} asked for, {len(load.broken)} clients broken",
+        f"streams: {load.asked} asked for, {len(load.frail)} of an engine that fails, {len(load.broken)} clients broken",
         f"connections: {load.connections} by {load.clients} clients; slot served again after {killer.longest_s:.2f} s at most",
         f"clients: {', '.join(f'{kind} {count}' for kind, count in sorted(load.ended.items()))}",
         *load.broken[:MOST_SHOWN],
@@ -96,11 +117,14 @@ def report(seed: int, trial: Trial, load: Load, killer: Killer, begun: float) ->
 
 
 async def _check_account(trial: Trial, load: Load) -> None:
-    """One connection per client, one request to the engine per stream, and every point passed."""
+    """One connection per client, one request to the engine per stream unless it fails, and every point passed."""
     assert load.connections == load.clients, f"{load.connections} connections by {load.clients} clients"
-    engine = await trial.engine()
+    engine, frail, twin = [await trial.engine(name) for name in STAND_INS]
+    asked = load.asked - len(load.frail)
     assert not engine["cancelled"] and not engine["open_streams"], engine
-    assert engine["answered"] == load.asked, (engine, load.asked, await trial.twice())
+    assert engine["answered"] == asked, (engine, asked, await trial.twice())
+    assert not frail["open_streams"] and not twin["open_streams"], (frail, twin)
+    assert await _check_attempts(trial, load) > 0 and twin["answered"] > LEAST_FAILOVERS, (frail, twin)
     deaths = trial.deaths()
     missed = {point: deaths[point] for point in (*POINTS, *ADOPTING) if deaths[point] < ROUNDS_PER_POINT}
     assert not missed, missed

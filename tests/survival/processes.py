@@ -1,6 +1,6 @@
-"""The processes of a trial: an engine stand-in and a whole gateway, both real, and what can be seen of them from outside.
+"""The processes of a trial: engine stand-ins and a whole gateway, all real, and what can be seen of them from outside.
 
-What lives here: starting and ending them, and looks at the admin port, at /proc and at the stand-in's account.
+What lives here: starting and ending them, and looks at the admin port, at /proc and at the stand-ins' accounts.
 What must not: clients (readers.py), when something is killed (killing.py).
 """
 
@@ -39,6 +39,23 @@ FLAGS = {
     "drain-s": "10",
 }
 """Streams are evicted and silences are filled while all else goes on."""
+
+SIM, FRAIL, TWIN = "sim", "frail", "twin"
+"""The stand-ins. The model ``sim`` is served by the first, which never fails; the model ``frail`` by the second, which fails
+in most answers, and where it has failed by the third, which does not."""
+STAND_INS = {
+    SIM: (("--port", "0"), 100),
+    FRAIL: (("--port", "0", "--model", FRAIL, "--fault", "reset_after=20"), 100),
+    TWIN: (("--port", "0", "--model", FRAIL), 0),
+}
+"""Their arguments and weights."""
+PATIENCE = """
+failover = "continue"
+max_attempts = 16
+breaker_faults = 10000
+retry_budget_floor = 100000
+"""
+"""An engine that fails on purpose is asked again and again, and each kill in a second part takes two attempts more."""
 
 
 class Process:
@@ -80,9 +97,8 @@ class Process:
 
 
 class Trial:
-    """A stand-in, a gateway of two shards, and the folder in which points to die at are armed."""
+    """Stand-ins, a gateway of two shards, and the folder in which points to die at are armed."""
 
-    sim: Process
     gateway: Process
 
     def __init__(self) -> None:
@@ -90,20 +106,23 @@ class Trial:
         self.folder = Path(self._folder.name)
         self.points = self.folder / "points"
         self.points.mkdir()
-        self.port = self.admin_port = self.sim_port = 0
+        self.port = self.admin_port = 0
+        self.sims: dict[str, Process] = {}
+        self.sim_ports: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
-        self.sim = Process("sim", ["longwire.sim", "--port", "0"], self.folder)
         try:
-            self.sim_port = int(await self.sim.find(r"http://\S+?:(\d+)/v1"))
-            (self.folder / "longwire.toml").touch()
+            for name, (arguments, _) in STAND_INS.items():
+                self.sims[name] = Process(name, ["longwire.sim", *arguments], self.folder)
+            for name, sim in self.sims.items():
+                self.sim_ports[name] = int(await sim.find(r"http://\S+?:(\d+)/v1"))
+            (self.folder / "longwire.toml").write_text(self._config())
             flags = [part for name, value in FLAGS.items() for part in (f"--{name}", value)]
-            engine = f"http://127.0.0.1:{self.sim_port}"
-            command = ["longwire", "serve", "--engine", engine, "--config", "longwire.toml", *flags]
+            command = ["longwire", "serve", "--config", "longwire.toml", *flags]
             self.gateway = Process("gateway", command, self.folder, LONGWIRE_DIE_AT=f"{self.points}/")
             self.port = int(await self.gateway.find(r"listening on http://\S+:(\d+)"))
             self.admin_port = int(await self.gateway.find(r"admin on http://\S+:(\d+)"))
-            await self.wait("the engine to be up", self._is_ready)
+            await self.wait("the engines to be up", self._is_ready)
         except BaseException:
             self._end_all()
             raise
@@ -114,8 +133,15 @@ class Trial:
     ) -> None:
         self._end_all()
 
+    def _config(self) -> str:
+        engines = (
+            f'[[engines]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\nkind = "sim"\nweight = {STAND_INS[name][1]}\n'
+            for name, port in self.sim_ports.items()
+        )
+        return PATIENCE + "".join(engines)
+
     def _end_all(self) -> None:
-        for process in (getattr(self, "gateway", None), getattr(self, "sim", None)):
+        for process in (getattr(self, "gateway", None), *self.sims.values()):
             if process is not None and process.process.poll() is None:
                 process.process.terminate()
                 try:
@@ -138,24 +164,37 @@ class Trial:
     async def _is_ready(self) -> bool:
         try:
             await get(self.admin_port, "/readyz")
+            page = (await get(self.admin_port, "/metrics")).decode()
         except (AssertionError, OSError):
             return False
-        return True
+        return len(re.findall(r"^longwire_engine_up\{.*\} 1(?:\.0)?$", page, re.MULTILINE)) == len(STAND_INS)
 
     async def shards(self) -> list[dict[str, Any]]:
         """``GET /v1/shards``."""
         return json.loads(await get(self.admin_port, "/v1/shards"))
 
-    async def engine(self) -> dict[str, int]:
-        """The stand-in's account."""
-        return json.loads(await get(self.sim_port, "/health"))
+    async def engine(self, name: str = SIM) -> dict[str, int]:
+        """A stand-in's account."""
+        return json.loads(await get(self.sim_ports[name], "/health"))
+
+    async def befall(self, faults: list[str]) -> None:
+        """Faults for the next generations of the frail engine, one for each."""
+        await send(self.sim_ports[FRAIL], "/sim/next", {"next": faults})
+
+    async def bodies(self, name: str) -> list[str]:
+        """Of the latest requests to a stand-in that brought one."""
+        data = json.loads(await get(self.sim_ports[name], "/sim/requests"))["data"]
+        return [seen["body"] for seen in data if seen["body"]]
 
     async def twice(self) -> list[dict[str, Any]]:
-        """Of the latest requests to the engine, the bodies of those that came more than once."""
-        bodies = [
-            seen["body"] for seen in json.loads(await get(self.sim_port, "/sim/requests"))["data"] if seen["body"]
-        ]
-        return [{**json.loads(body), "messages": len(body)} for body, count in Counter(bodies).items() if count > 1]
+        """Of the latest requests to the engine that never fails, those that came more than once."""
+        counts = Counter(await self.bodies(SIM))
+        return [{**json.loads(body), "messages": len(body)} for body, count in counts.items() if count > 1]
+
+    async def attempts(self) -> Counter[int]:
+        """How often an answer was asked of the frail engine or of its twin lately, by the answer's seed."""
+        bodies = [*await self.bodies(FRAIL), *await self.bodies(TWIN)]
+        return Counter(json.loads(body)["sim"]["seed"] for body in bodies if body.startswith('{"model"'))
 
     async def used_blocks(self) -> float:
         """Blocks of all arenas that something holds."""
@@ -213,9 +252,20 @@ def descriptors(pid: int) -> int:
 
 async def get(port: int, path: str) -> bytes:
     """A small answer of 200."""
+    return await _ask(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+
+
+async def send(port: int, path: str, value: object) -> bytes:
+    """The answer of 200 to this value as JSON."""
+    body = json.dumps(value).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    return await _ask(port, head.encode() + body)
+
+
+async def _ask(port: int, request: bytes) -> bytes:
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        writer.write(request)
         head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
         writer.close()
     assert b" 200 " in head.partition(b"\r\n")[0], head + body

@@ -52,11 +52,20 @@ async def second(load: Load, rng: random.Random) -> None:
     if found is None:
         await asyncio.sleep(0.05)
         return
-    stream_id, question = found
+    _, question = found
     wire = await load.connect(window=rng.choice((0, 0, SMALL_WINDOW)))
-    after = rng.randint(0, min(20, question.events_received))
-    cursor = f"Last-Event-ID: 1-{after - 1}\r\n" if after else ""
-    lines = f"GET /v1/streams/{stream_id} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{cursor}\r\n"
+    after = 0 if question.is_frail else rng.randint(0, min(20, question.events_received))
+    ids = await _replay(load, wire, found, f"1-{after - 1}" if after else "")
+    if question.is_frail and ids:  # only now are its epochs known
+        await _replay(load, wire, found, rng.choice(ids))
+
+
+async def _replay(load: Load, wire: Wire, found: tuple[str, Question], cursor: str) -> list[str]:
+    """Read a stream from behind a cursor on; the ids that came."""
+    stream_id, question = found
+    after = int(cursor.partition("-")[2]) + 1 if cursor else 0
+    line = f"Last-Event-ID: {cursor}\r\n" if cursor else ""
+    lines = f"GET /v1/streams/{stream_id} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{line}\r\n"
     wire.send(lines.encode())
     head = await wire.head()
     if head[":status"] in ("404", "410") and question.may_be_forgotten(RETENTION_S):
@@ -66,9 +75,10 @@ async def second(load: Load, rng: random.Random) -> None:
     elif "retry" in (blocks := await _blocks_or_retry(wire, head)):
         load.asked_to_retry += 1
     elif head[":status"] == "200" and isinstance(blocks["blocks"], list):
-        question.check_numbered(blocks["blocks"], after)
+        return question.check_numbered(blocks["blocks"], after)
     else:
         raise AssertionError(head)
+    return []
 
 
 async def _blocks_or_retry(wire: Wire, head: dict[str, str]) -> dict[str, object]:
@@ -78,6 +88,27 @@ async def _blocks_or_retry(wire: Wire, head: dict[str, str]) -> dict[str, object
         assert text.startswith(b"retry: "), text
         return {"retry": text}
     return {"blocks": await wire.blocks() if "transfer-encoding" in head else None}
+
+
+async def failing(load: Load, rng: random.Random) -> None:
+    """Answers whose engine fails, one after the other on one connection."""
+    wire = await load.connect(window=rng.choice((0, 0, SMALL_WINDOW)))
+    for _ in range(3):
+        question = load.ask(rng.randint(30, 120), rng.choice((0, 5, 20)), is_frail=True)
+        wire.send(question.request())
+        await _read(load, wire, question)
+
+
+async def failing_whole(load: Load, rng: random.Random) -> None:
+    """The same in one piece: nothing of it has reached the client when its engine fails."""
+    wire = await load.connect()
+    for _ in range(3):
+        question = load.ask(rng.randint(5, 100), 5, stream=False, is_frail=True)
+        wire.send(question.request())
+        head = await wire.head()
+        assert head[":status"] == "200", head
+        question.check_whole(await wire.body(head))
+        question.kills_until = load.kills
 
 
 async def pipelining(load: Load, rng: random.Random) -> None:
@@ -186,7 +217,7 @@ async def curl(load: Load, rng: random.Random) -> None:
 Kind = Callable[["Load", random.Random], Awaitable[None]]
 
 KINDS: dict[Kind, int] = {
-    fast: 10, slow: 2, second: 4, pipelining: 3, halves: 3, expecting: 2, closing: 2, silent: 3, whole: 2, passed: 3, large: 1,
-    asking: 1, **({curl: 1} if shutil.which("curl") else {}),
+    fast: 7, failing: 3, slow: 2, second: 4, pipelining: 3, halves: 3, expecting: 2, closing: 2, silent: 3, whole: 2,
+    failing_whole: 1, passed: 3, large: 1, asking: 1, **({curl: 1} if shutil.which("curl") else {}),
 }  # fmt: skip
 """How many clients of each kind there are at any time; those of the openai package are in sdk.py."""

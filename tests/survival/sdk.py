@@ -42,7 +42,10 @@ async def openai_client(load: Load, rng: random.Random) -> None:
         for _ in range(REQUESTS):
             question = load.ask(tokens := rng.randint(20, 60), 10)
             answer = await client.chat.completions.create(
-                model="sim", messages=question.body["messages"], stream=True, extra_body={"sim": question.body["sim"]}
+                model=question.body["model"],
+                messages=question.body["messages"],
+                stream=True,
+                extra_body={"sim": question.body["sim"]},
             )
             text = "".join([event.choices[0].delta.content or "" async for event in answer])
             assert text == answer_text(question.seed, tokens), text

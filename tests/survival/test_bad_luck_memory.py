@@ -62,6 +62,29 @@ def test_a_chain_that_runs_in_circles_or_away_ends_and_is_given_up(target: str) 
     assert Chain(heir, Use.LOG, stored=(two.first, two.end)).end == two.end
 
 
+@pytest.mark.parametrize("told", [100, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1])
+@pytest.mark.parametrize("size", [50, BLOCK_BYTES, 3 * BLOCK_BYTES])
+def test_what_was_about_to_be_appended_when_its_process_died_is_forgotten(told: int, size: int) -> None:
+    """The blocks were linked and perhaps filled, and nobody had been told."""
+    arena = Arena(4 << 20)
+    records = Chain(arena, Use.RECORDS)
+    records.append(b"a" * told)
+    records.append(b"never told" * (size // 10))
+    heir = heir_of(arena)
+    heir.claim([records.first])
+    again = Chain(heir, Use.RECORDS, stored=(records.first, told))
+    assert again.end == told
+    assert again.append(b"b" * 3 * BLOCK_BYTES) == told
+    assert again.read(0, again.end) == b"a" * told + b"b" * 3 * BLOCK_BYTES
+    assert [*again.blocks] == [*heir.walk(again.first)]
+    assert heir.free_blocks == heir.blocks - len(again.blocks)
+    again.give()
+    blocks = [heir.take(Use.LOG) for _ in range(8)]
+    assert not any(any(heir.view[at : at + BLOCK_BYTES]) for at in map(heir.position, blocks)), (
+        "nobody gets another's bytes"
+    )
+
+
 def test_a_chain_that_says_to_be_longer_than_it_is_is_given_up_and_its_blocks_are_not_lost() -> None:
     arena = Arena(4 << 20)
     (one,) = chains(arena, 1)

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not counters_work(), reason="this kernel does not count a connection's bytes"),
 ]
 
-AT_RANDOM = 80
+AT_RANDOM = 70
 """Besides those at each point; more than 200 in all."""
 LEAST_KILLS = 200
 

@@ -40,6 +40,8 @@ class Chain:
         else:
             first, end = stored
             self.blocks = arena.claimed(first, use, end)
+            if use in (Use.RECORDS, Use.REQUEST):
+                self._cut(end)
             self._seek(end)
             self.is_full = not self.rest  # whoever stores more extends it first, and waits if there is no block
 
@@ -168,6 +170,19 @@ class Chain:
         """Be so many bytes long, which are there already."""
         self._seek(end)
         self.is_full = not self.rest
+
+    def _cut(self, end: int) -> None:
+        """Forget what lies behind the end: whoever has died was about to append it, and had told nobody. The bytes that the
+        kernel stores are never ahead of the blocks that they need."""
+        need = end // BLOCK_BYTES + 1
+        surplus = self.blocks[need:]
+        del self.blocks[need:]
+        self._arena.links[self.blocks[-1]] = NO_BLOCK
+        if len(self.blocks) == need:
+            self._arena.wipe(self.blocks[-1], end % BLOCK_BYTES, BLOCK_BYTES)
+        for block in surplus:
+            self._arena.wipe(block, 0, BLOCK_BYTES)
+        self._arena.give(surplus, self.use)
 
     def _wipe_from(self, start: int) -> None:
         """Zero all bytes from an offset on."""

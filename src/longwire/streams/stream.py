@@ -359,21 +359,19 @@ class Stream:
     # The request's bytes.
 
     def store_request(self, data: bytes) -> None:
-        """Keep the encoded upstream request until the stream is sealed; a second attempt's replaces the first one's.
-
-        Raises:
-            ArenaFull: there is no room; nothing was stored. Never for a second one that is not longer than the first.
-        """
-        if self.request is not None:
-            self.request.replace(data)
-            return
-        request = Chain(self._arena, Use.REQUEST)
+        """Keep the encoded upstream request until the stream is sealed; a second attempt's replaces the first one's. Raises
+        ArenaFull where there is no room and nothing was stored, but never for a second one that is not longer than the first."""
+        before = self.request
         try:
-            request.append(data)
+            self.request = Chain.holding(self._arena, Use.REQUEST, data)
         except ArenaFull:
-            request.give()
-            raise
-        self.request = request
+            if before is None:
+                raise
+            before.replace(data)
+        if before is not None:
+            self._on_change(self)  # the row tells of the new one before the other's blocks are somebody else's
+            if self.request is not before:
+                before.give()
 
     def request_views(self) -> list[memoryview]:
         """The stored request, as it lies in the arena."""
