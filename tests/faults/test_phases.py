@@ -1,0 +1,82 @@
+"""Fault × phase × (streaming, not) × (alone, with a second engine standing by): one table of what each side sees (phases.py).
+
+Nothing sleeps: engines pause by the same clock as the gateway, and it moves only while nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.faults.observing import (
+    begin,
+    clocks_fired,
+    endings,
+    engine_saw,
+    look_again,
+    open_broken_house,
+    pass_until,
+    settle_down,
+    told_stream,
+    told_whole,
+)
+from tests.faults.phases import BEFORE, BEHIND_FIRST, NOT_IN_THE_TABLE, TABLE, Row
+from tests.house import Answer, TestHouse
+
+from longwire.engines.breaker import BreakerState
+from longwire.sim.fault import FAULTS
+
+
+def told(answer: Answer, row: Row) -> str:
+    """What the client got, in the table's words."""
+    if row.is_stream:
+        got = told_stream(answer, BEFORE.get(row.name, ""), BEHIND_FIRST.get(row.name, ""))
+    else:
+        got = told_whole(answer)
+    if got.status != 200:
+        return str(got.status)
+    return "all" if got.is_whole else f"{got.tokens} tokens"
+
+
+async def connection_afterwards(house: TestHouse) -> str:
+    """Whether the next request finds the engine's connection open; it is answered in any case."""
+    upstream = house.gateway.directory.upstreams[0]
+    is_kept = bool(upstream.statistics()["idle"])
+    rest_s = upstream.breaker.rest_left_s(house.clock.now())
+    house.pass_time(rest_s)
+    upstream.breaker.note_probe(house.clock.now(), True)  # it has rested, and answers again: it is given a trial
+    before, retries = house.sim.connections_accepted, house.gateway.instruments.retries_total
+    client = await begin(house, stream=True)
+    answer = asyncio.create_task(client.answer())
+    await pass_until(house, answer.done)
+    assert told_stream(answer.result()).is_whole, "an engine that is well again is used again"
+    assert upstream.breaker.state is BreakerState.CLOSED
+    accepted, retried = house.sim.connections_accepted - before, house.gateway.instruments.retries_total - retries
+    assert retried == (is_kept and accepted)
+    return "kept" if not accepted else "stale" if is_kept else "closed"
+
+
+async def observe(row: Row, *, has_twin: bool) -> list[Any]:
+    """The row's cells as they were seen, and how often another engine was asked: for all of it, for the rest of it."""
+    async with open_broken_house(has_twin=has_twin) as house:
+        house.sim.fail_next(*row.faults)
+        client = await begin(house, stream=row.is_stream)
+        reading = asyncio.create_task(client.answer())
+        seconds = await pass_until(house, reading.done)
+        answer = reading.result()
+        await settle_down(house)
+        await look_again(house)
+        upstream = house.gateway.directory.upstreams[0]
+        state = await house.state(answer.stream_id)
+        metrics = house.metrics()
+        assert endings(metrics) == {state["close_reason"]: 1}
+        counts = int(metrics["longwire_failovers_total"]), int(metrics["longwire_continuations_total"])
+        assert engine_saw(house.twin) == ("1 answered" if sum(counts) else "not asked")
+        assert not any(upstream.in_flight for upstream in house.gateway.directory.upstreams)
+        is_blamed = upstream.breaker.state is BreakerState.OPEN
+        assert metrics["longwire_breakers_opened_total"] == is_blamed
+        assert metrics['longwire_engine_breaker{engine="sim"}'] == (BreakerState.OPEN if is_blamed else BreakerState.CLOSED)
+        cells = [state["close_reason"], told(answer, row), engine_saw(house.sim)]
+        connection = await connection_afterwards(house)
+        return [*cells, connection, "yes" if is_blamed else "no", clocks_fired(metrics) or "-", f"{seconds:g}", counts]
