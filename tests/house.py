@@ -450,7 +450,7 @@ async def serving(
 
 
 class TurningClock:
-    """A stand-in's view of a virtual clock: what it puts off to the loop's next turn comes then, and waits for no time to pass."""
+    """A stand-in's view of a virtual clock: what it puts off to the loop's next turn needs no time to pass."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -642,9 +642,9 @@ async def open_house(
 ) -> AsyncIterator[TestHouse]:
     """A gateway before two engines: the stand-in (model ``sim``) and a scripted one (model ``script``).
 
-    With ``has_twin`` there is a third, which can go on with what the first has begun. ``is_sim_on_clock``: the stand-ins' pauses
-    pass by the same clock as the gateway's. ``sim`` changes the stand-ins' settings, the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a reader that does not read is noticed after
-    kilobytes instead of megabytes.
+    With ``has_twin`` there is a third, which can go on with what the first has begun. ``is_sim_on_clock``: the stand-ins pause
+    by the gateway's clock. ``sim`` changes the stand-ins' settings, the rest the gateway's. With a small ``send_buffer`` (the
+    kernel's, to clients) a reader that does not read is noticed after kilobytes instead of megabytes.
     """
     told = SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})})
     clock = VirtualClock()

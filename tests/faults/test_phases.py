@@ -1,4 +1,4 @@
-"""Fault × phase × (streaming, not) × (alone, with a second engine standing by): one table of what each side sees (phases.py).
+"""Each fault in each phase, streaming and not, alone and with a second engine standing by: what each side sees (phases.py).
 
 Nothing sleeps: engines pause by the same clock as the gateway, and it moves only while nothing else does.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.faults.observing import (
+    STEP_S,
     begin,
     clocks_fired,
     endings,
@@ -76,7 +77,52 @@ async def observe(row: Row, *, has_twin: bool) -> list[Any]:
         assert not any(upstream.in_flight for upstream in house.gateway.directory.upstreams)
         is_blamed = upstream.breaker.state is BreakerState.OPEN
         assert metrics["longwire_breakers_opened_total"] == is_blamed
-        assert metrics['longwire_engine_breaker{engine="sim"}'] == (BreakerState.OPEN if is_blamed else BreakerState.CLOSED)
+        assert metrics['longwire_engine_breaker{engine="sim"}'] == (
+            BreakerState.OPEN if is_blamed else BreakerState.CLOSED
+        )
         cells = [state["close_reason"], told(answer, row), engine_saw(house.sim)]
         connection = await connection_afterwards(house)
         return [*cells, connection, "yes" if is_blamed else "no", clocks_fired(metrics) or "-", f"{seconds:g}", counts]
+
+
+def check(row: Row, seen: list[Any], expected: tuple[str, str, tuple[int, int]]) -> None:
+    """Compare line by line, so that a failure shows the row as it would have to be."""
+    reason, client, others = expected
+    is_in_time = float(row.seconds) <= float(seen[6]) <= float(row.seconds) + STEP_S
+    seconds = seen[6] if is_in_time else row.seconds
+    assert seen == [reason, client, row.engine, row.connection, row.blamed, row.clock, seconds, others]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+async def test_an_engine_that_stands_alone(row: Row) -> None:
+    check(row, await observe(row, has_twin=False), (row.reason, row.client, (0, 0)))
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+async def test_an_engine_with_another_standing_by(row: Row) -> None:
+    """It is seen and blamed as if it stood alone; only the client fares better."""
+    others = {"same": (0, 0), "failover": (1, 0), "goes on": (0, 1)}[row.twin]
+    reason, client = (row.reason, row.client) if row.twin == "same" else ("completed", "all")
+    check(row, await observe(row, has_twin=True), (reason, client, others))
+
+
+def test_every_fault_of_the_stand_in_is_in_the_table_or_has_a_reason_not_to_be() -> None:
+    covered = {row.name for row in TABLE}
+    assert covered | set(NOT_IN_THE_TABLE) == set(FAULTS)
+    assert not covered & set(NOT_IN_THE_TABLE), "a reason that holds no more"
+
+
+def test_no_row_stands_there_twice() -> None:
+    assert len({str(row) for row in TABLE}) == len(TABLE)
+
+
+STRIKE_SOMEWHERE = sorted(
+    name for name in FAULTS if name.endswith(("_after", "_inside", "error_event")) and name != "retry_after"
+)
+
+
+@pytest.mark.parametrize("name", STRIKE_SOMEWHERE)
+def test_a_fault_that_strikes_at_some_event_does_so_in_every_phase(name: str) -> None:
+    """Before the first token, behind it, in mid-answer, before the finish and behind it."""
+    phases = {int(row.fault.partition("=")[2]) for row in TABLE if row.name == name and row.is_stream}
+    assert phases >= {0, 1, 2, 50, 61, 62, 63}
