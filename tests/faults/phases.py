@@ -4,9 +4,10 @@ What lives here: the rows, and what is in no row and why. What must not: how it 
 
 *how* is ``stream``, ``paced`` (a stream of one token a second) or ``whole`` (an answer in one piece). Then come the close
 reason; what the client got (``all`` of the answer, an ordinary error of that status, or so many tokens exactly and an error in
-band); what the engine saw; whether its connection is ``kept`` for the next request, ``closed``, or ``stale`` (kept, and dead when
-it is used); whether the engine is blamed, which opens its breaker here; which clock ran out; after how many seconds it was over;
-and what a second engine standing by makes of it: with ``failover`` or ``goes on`` the client has all of it, ``same`` is nothing.
+band); what the engine saw; whether its connection is ``kept`` for the next request, ``closed``, or ``stale`` (kept, and dead
+when it is used); whether the engine is blamed, which opens its breaker here; which clock ran out; after how many seconds it was
+over; and what a second engine standing by makes of it: after a ``failover``, or where it ``goes on``, the client has all of
+the answer; ``same`` is nothing.
 
 A stream here has 64 events: the role, 60 tokens, the finish, the usage and the end marker.
 """
