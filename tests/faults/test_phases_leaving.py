@@ -132,3 +132,41 @@ async def test_who_leaves_is_not_worked_for(row: Row) -> None:
                 engine.fail_next(*faults)
                 engine.fail_next(*faults)  # for the same request once more, without what the engine did not know
             await leave(house, row, moment, way)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["fin", "rst"])
+@pytest.mark.parametrize(
+    "fault", ["reset_after=0", "close_after=0", "reset_after=10", "close_after=10", "error_event=10"]
+)
+async def test_who_leaves_while_another_engine_is_being_asked_is_not_worked_for(
+    fault: str, way: Callable[[Client], None]
+) -> None:
+    """Turns after the engine broke off: before that is seen, while the answer is read again, while connecting, later."""
+    async with open_broken_house(has_twin=True, breaker_faults=1000, retry_budget_floor=1000) as house:
+        asked_for_nothing = 0
+        for turns in range(16):
+            house.sim.fail_next(fault, PACE, "slow_headers=1000")
+            house.twin.forget_next()
+            house.twin.fail_next(PACE)
+            asked = len(house.twin.requests)
+            client = await begin(house, stream=True)
+            engine_is_through = house.sim.answered + 1
+            await pass_until(house, lambda: house.sim.open_streams == 1)
+            while house.sim.answered < engine_is_through:
+                await settle_down(house)
+                house.pass_time(1)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            way(client)
+            await turn_until(house, lambda: not house.gateway.listener.connections)
+            await settle_down(house)
+            assert not house.twin.open_streams and house.gateway.gateway.limiter.live_streams == 0
+            more = len(house.twin.requests) - asked
+            asked_for_nothing += more
+            house.pass_time(LONG_S)
+            await settle_down(house)
+            assert len(house.twin.requests) - asked == more <= 1, "nothing is tried again"
+            check_nothing_is_held(house)
+            client.writer.transport.abort()
+        assert 0 < asked_for_nothing < 16, "some have left before, and some after"
+        assert endings(house.metrics()) == {"client_left": 16}
