@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from longwire.words.reasons import CloseReason
 from longwire.words.settings import TenantSettings
 
 STREAMS = 200
-CLIENTS = 300
+CLIENTS = 400
 """Some are always between two requests, and some streams run on without their clients."""
 FAULTS_WANTED = 1000
 STEP_S = 0.1
@@ -259,6 +259,6 @@ async def test_a_thousand_faults_leave_nothing_behind(seed: int) -> None:
         assert descriptors() == known
         counters = house.gateway.instruments
         assert counters.streams_started_total == sum(counters.streams_ended.values()) == len(house.lines.lines)
-        assert storm.faults >= FAULTS_WANTED and median(storm.live) >= STREAMS, storm.live
+        assert storm.faults >= FAULTS_WANTED and mean(storm.live) >= STREAMS, storm.live
         assert storm.seen["all"] and storm.seen["left"], storm.seen
         assert counters.failovers_total + counters.continuations_total and counters.breakers_opened_total
