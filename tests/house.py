@@ -29,7 +29,7 @@ from longwire.streams.stream import Stream
 from longwire.wire.chunked import LAST_CHUNK, encode_chunk
 from longwire.wire.http1 import NEED_DATA, RequestHead, RequestReader, ResponseHead, parse_response_head
 from longwire.wire.sse import SseSplitter, parse_event
-from longwire.words.clock import VirtualClock
+from longwire.words.clock import Timer, VirtualClock
 from longwire.words.reasons import CloseReason
 from longwire.words.settings import EngineSettings, Settings, SimSettings
 
@@ -449,6 +449,20 @@ async def serving(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class TurningClock:
+    """A stand-in's view of a virtual clock: what it puts off to the loop's next turn needs no time to pass."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.now = clock.now
+        self.wall = clock.wall
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: object) -> Timer:
+        if delay_s <= 0:
+            return asyncio.get_running_loop().call_soon(call, *args)
+        return self._clock.call_later(delay_s, call, *args)
+
+
 # The gateway.
 
 
@@ -548,6 +562,10 @@ class TestHouse:
 
     def metric(self, sample: str) -> float:
         """One sample of the scrape page by its full text, as ``name{label="value"}``; 0 where it is not there."""
+        return self.metrics().get(sample, 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """The scrape page: a number for each sample's full text."""
         inside = self.gateway
         gauges = Gauges(
             inside.registry,
@@ -559,11 +577,8 @@ class TestHouse:
             "test",
         )
         page, _ = Metrics(gauges.look).render()
-        for line in page.decode().splitlines():
-            name, _, value = line.rpartition(" ")
-            if name == sample:
-                return float(value)
-        return 0.0
+        lines = (line.rpartition(" ") for line in page.decode().splitlines() if not line.startswith("#"))
+        return {sample: float(value) for sample, _, value in lines}
 
     async def check_ending(self, stream_id: str, reason: CloseReason, **facts: object) -> dict[str, Any]:
         """JSON state, log line and metric tell of one and the same ending (law 4); ``facts`` must stand in the log line."""
@@ -618,20 +633,25 @@ class TestHouse:
 
 @asynccontextmanager
 async def open_house(
-    *, sim: dict[str, Any] | None = None, send_buffer: int = 0, has_twin: bool = False, **settings: Any
+    *,
+    sim: dict[str, Any] | None = None,
+    send_buffer: int = 0,
+    has_twin: bool = False,
+    is_sim_on_clock: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[TestHouse]:
     """A gateway before two engines: the stand-in (model ``sim``) and a scripted one (model ``script``).
 
-    With ``has_twin`` there is a third, which can go on with what the first has begun. ``sim`` changes the stand-ins' settings,
-    the rest the gateway's. With a small ``send_buffer`` (the kernel's, to clients) a reader that does not read is noticed after
-    kilobytes instead of megabytes.
+    With ``has_twin`` there is a third, which can go on with what the first has begun. ``is_sim_on_clock``: the stand-ins pause
+    by the gateway's clock. ``sim`` changes the stand-ins' settings, the rest the gateway's. With a small ``send_buffer`` (the
+    kernel's, to clients) a reader that does not read is noticed after kilobytes instead of megabytes.
     """
     told = SimSettings(**{"port": 0, "itl_ms": 0, "ttft_ms": 0, "tokens": 5, "seed": 3, **(sim or {})})
-    stand_in, twin = SimServer(told), SimServer(told)
+    clock = VirtualClock()
+    stand_in, twin = (SimServer(told, clock=TurningClock(clock) if is_sim_on_clock else None) for _ in range(2))
     engine = ScriptedEngine()
     await stand_in.start()
     await engine.start()
-    clock = VirtualClock()
     engines = [
         EngineSettings(name="sim", url=stand_in.url, models=["sim"], api_key="sk-engine"),
         EngineSettings(name="script", url=engine.url, models=["script"]),

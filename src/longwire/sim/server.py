@@ -138,6 +138,10 @@ class SimServer:
         """Give the next generation these faults together; called again, the one after it."""
         self._next_faults.append(choose(faults))
 
+    def forget_next(self) -> None:
+        """Whatever ``fail_next`` has lined up and nobody has met is not to come."""
+        self._next_faults.clear()
+
     def preempt(self, pause_s: float) -> None:
         """Let all answers under way pause, as an engine does that has run out of memory for them."""
         self._batch.preempt()
