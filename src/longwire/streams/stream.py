@@ -359,8 +359,8 @@ class Stream:
     # The request's bytes.
 
     def store_request(self, data: bytes) -> None:
-        """Keep the encoded upstream request until the stream is sealed; a second attempt's replaces the first one's. Raises
-        ArenaFull where there is no room and nothing was stored, but never for a second one that is not longer than the first."""
+        """Keep the encoded upstream request; a second attempt's replaces the first one's. Raises ArenaFull where there is no
+        room and nothing was stored, but never for a second one that is not longer than the first."""
         before = self.request
         try:
             self.request = Chain.holding(self._arena, Use.REQUEST, data)
