@@ -12,7 +12,7 @@ from .render import ARCHITECTURE, BLOCKS, COMMAND, block_of
 from .source import Import, imports, module_of, modules, ours, room_of
 
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("tools", frozenset({"__main__", "cli", "sim", "client"})),
+    ("tools", frozenset({"__main__", "cli", "sim", "conform", "client"})),
     ("processes", frozenset({"processes"})),
     ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
@@ -30,6 +30,7 @@ ASIDE = frozenset({"observe", "admin", "longwire"})
 NEIGHBOURS: dict[tuple[str, str], str] = {
     ("__main__", "cli"): "the command line where its script is not on the path",
     ("cli", "sim"): "`longwire sim`",
+    ("cli", "conform"): "`longwire conform`",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("adopt", "rereading"): "finding the index of a log again",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",
@@ -56,6 +57,10 @@ NOT_EVEN_BELOW: dict[tuple[str, str], str] = {
     ("sim", "longwire.gateway"): "the stand-in shares the wire code and nothing else",
     ("sim", "longwire.engines"): "the stand-in shares the wire code and nothing else",
     ("sim", "longwire.streams"): "the stand-in shares the wire code and nothing else",
+    **{
+        ("conform", f"longwire.{room}"): "a suite for any gateway knows nothing of this one's inside"
+        for room in ("lifecycle", "keeper", "server", "gateway", "admission", "engines", "streams", "dialects")
+    },
     ("client", "longwire.lifecycle"): "a client's program must not load a gateway",
     ("client", "longwire.server"): "a client's program must not load a gateway",
     ("client", "longwire.gateway"): "a client's program must not load a gateway",

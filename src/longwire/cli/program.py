@@ -20,6 +20,7 @@ SECTIONS = {
         "top": "longwire.cli.top",
         "streams": "longwire.cli.streams",
         "check": "longwire.cli.check",
+        "conform": "longwire.cli.conform",
     },
     "Keep": {
         "reload": "longwire.cli.reload",
