@@ -131,6 +131,8 @@ def honest(recording: Recording) -> str:
         return f"{meaning.text[-SHOWN:]!r} was never said"
     if meaning.errors or answer.end == "cut":
         return ""
+    if not answer.is_stream:
+        return "half a body is passed on as a whole one"
     return _made_up(meaning, play)
 
 
@@ -280,6 +282,11 @@ def asked_once(recording: Recording) -> str:
 def never_asked(recording: Recording) -> str:
     """Nothing of it reached the engine."""
     return f"it reached the engine: {recording.asked[0].target}" if recording.asked else ""
+
+
+def not_left_waiting(recording: Recording) -> str:
+    """Whatever is thought of the request, its client learns of it."""
+    return "" if recording.answer.status or recording.visits[0].end != "open" else "neither an answer nor an end"
 
 
 def refused(recording: Recording) -> str:

@@ -61,7 +61,10 @@ class Client:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._reading = self._loop.create_task(self._read())
             for step in self.part.steps:
-                await self._take(step)
+                made = step.make(self._reader.answers) if isinstance(step, Follow) else step
+                if made is None:
+                    break
+                await self._take(made)
         except (OSError, TimeoutError) as error:
             self._mark(f"failed: {error or type(error).__name__}")
         finally:
@@ -107,13 +110,18 @@ class Client:
                 await asyncio.wait_for(self._send(step), self._patience_s)
             case Sleep(s=s):
                 await asyncio.sleep(s)
-            case Follow(make=make):
-                if data := make(self._reader.answers):
-                    await self._send(data)
             case Do():
                 await self._do(step)
             case _:
-                await self._bell.wait_until(self._wanted(step), self._patience_s)
+                await self._wait(self._wanted(step))
+
+    async def _wait(self, what: Callable[[], object]) -> None:
+        """Patience begins anew with every byte: what comes slowly comes."""
+        had = -1
+        while had < len(self._pieces):
+            had = len(self._pieces)
+            if await self._bell.wait_until(what, self._patience_s):
+                return
 
     def _wanted(self, step: Step) -> Callable[[], object]:
         """What a step waits for."""

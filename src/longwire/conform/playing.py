@@ -24,8 +24,8 @@ SCENE_S = 15.0
 """No scene lasts longer, whatever its steps add up to."""
 SETTLE_S = 0.02
 """What the engine notes when a client is done already: that it was left, that it has written all."""
-REPEATS = 8
-REST_S = 1.5
+REPEATS = 6
+REST_S = 1.0
 """A gateway that has seen many failures may refuse without asking the engine. That is its right, and another row's matter: the
 case is played again after a rest, so often."""
 

@@ -111,11 +111,9 @@ def gzipped(ask: Ask) -> Play:
 def readable_or_refused(recording: Recording) -> str:
     """The text, however it is packed, or an honest error; never a stream of rubbish."""
     answer = recording.answer
-    if answer.status >= 500:
-        return ""
-    if wrong := honest(recording):
-        return wrong
-    return "" if read_meaning(answer).errors or answer.end == "cut" else answer_intact(answer, recording.play)
+    if answer.status >= 500 or read_meaning(answer).errors or answer.end == "cut":
+        return honest(recording)
+    return answer_intact(answer, recording.play)
 
 
 def json_for_a_stream(ask: Ask) -> Play:

@@ -130,8 +130,8 @@ def mixed_line_ends(ask: Ask) -> Play:
 
 def byte_order_mark(ask: Ask) -> Play:
     """A BOM before the first event."""
-    first, *others = stream(ask, texts := words(ask))
-    return said(texts, CODED, *coded([b"\xef\xbb\xbf" + first, *others]))
+    first, *others = deltas(ask, texts := words(ask))
+    return said(texts, CODED, *coded([b"\xef\xbb\xbf" + first, *others, finish(ask), DONE]))
 
 
 def comments(ask: Ask) -> Play:
@@ -173,7 +173,7 @@ def large(ask: Ask) -> Play:
 def burst(ask: Ask) -> Play:
     """Thousands of small events without a pause."""
     texts = words(ask, BURST_EVENTS)
-    return said(texts, CODED, *coded(stream(ask, texts)))
+    return said(texts, CODED, b"".join(coded(stream(ask, texts))))
 
 
 def unended(ask: Ask) -> Play:

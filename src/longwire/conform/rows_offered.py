@@ -31,20 +31,20 @@ def in_two_halves(ask: Ask) -> Play:
     return said(texts, CODED, *events[:4], Pause(1.5), *events[4:], *coded([finish(ask), DONE]))
 
 
-def _get(stage: Stage, answers: Sequence[Answer], last_id: str = "") -> bytes:
-    """A request for the stream that the first answer's Location names; nothing where it names none."""
+def _get(stage: Stage, answers: Sequence[Answer], last_id: str = "") -> bytes | None:
+    """A request for the stream that the first answer's Location names; None where it names none."""
     place = answers[0].get("location") if answers else ""
     path = place[place.index("/", 8) :] if place.startswith("http") and "/" in place[8:] else place
     if not path.startswith("/"):
-        return b""
+        return None
     more = [("Accept", "text/event-stream"), *([("Last-Event-ID", last_id)] if last_id else [])]
     return stage.head("GET", path.removeprefix(stage.target.prefix), [*stage.target.fields, *more])
 
 
-def _get_rest(stage: Stage, answers: Sequence[Answer]) -> bytes:
+def _get_rest(stage: Stage, answers: Sequence[Answer]) -> bytes | None:
     """A request for what lies behind the third event that a replay gave an id."""
     ids = IDS.findall(bytes(answers[1].body)) if len(answers) > 1 else []
-    return _get(stage, answers, ids[BEHIND].decode("latin-1")) if len(ids) > BEHIND else b""
+    return _get(stage, answers, ids[BEHIND].decode("latin-1")) if len(ids) > BEHIND else None
 
 
 def replayed(stage: Stage) -> Sequence[Part]:

@@ -18,6 +18,7 @@ from .checks import (
     intact,
     intact_others,
     never_asked,
+    not_left_waiting,
     refused,
 )
 from .recording import Recording
@@ -133,9 +134,9 @@ ROWS: tuple[Row, ...] = (
     _row("two-lengths", two_lengths, both(refused, never_asked),
          ("Content-Length twice, with two values", "4xx or a close; the engine is not asked",
           "Two servers that choose differently are how requests are smuggled (RFC 9112 6.3)."), CHAT_STREAM),
-    _row("length-and-chunked", length_and_coding, never_asked,
+    _row("length-and-chunked", length_and_coding, both(never_asked, not_left_waiting),
          ("Content-Length beside Transfer-Encoding, and a second request inside the body",
-          "the hidden request never reaches the engine",
+          "the hidden request never reaches the engine; an answer or a close",
           "The same; the second request would be anybody's (RFC 9112 6.1)."), CHAT_STREAM),
     _row("chunked-body", coded_body, both(intact, asked_once),
          ("a request's body in chunks", "the answer; the engine is asked once",

@@ -48,8 +48,8 @@ async def run(rows: Sequence[Row], theatre: Theatre, tell: Tell = lambda _: None
     results += [
         Result(case, "left out", "", "this API is not offered", 0.0) for case in cases(rows) if not offered[case.api]
     ]
-    place = {case: i for i, case in enumerate(cases(rows))}
-    return sorted(results, key=lambda result: place[result.case])
+    place = {case.name: i for i, case in enumerate(cases(rows))}
+    return sorted(results, key=lambda result: place[result.case.name])
 
 
 async def _play_in(places: asyncio.Semaphore, case: Case, theatre: Theatre, tell: Tell) -> Result:

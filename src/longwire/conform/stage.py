@@ -6,7 +6,6 @@ What must not: sockets (client.py), and what the engine does (saying.py).
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from .answers import Answer
-from .saying import MODEL, PATHS, Api, Script, well
+from .saying import MODEL, PATHS, Api, Script, dump, well
 
 PATIENCE_S = 3.0
 """How long a client waits for any one thing. What is right comes in milliseconds."""
@@ -68,9 +67,9 @@ class Freed(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Send what is made from the answers so far; nothing is sent where that is nothing."""
+    """Send what is made from the answers so far; None ends the part, because there is nothing to follow."""
 
-    make: Callable[[Sequence[Answer]], bytes]
+    make: Callable[[Sequence[Answer]], bytes | None]
 
 
 class Sleep(NamedTuple):
@@ -115,7 +114,7 @@ class Stage:
         ``words``: behind the mark in the prompt; ``version``: of HTTP; ``framing``: instead of Content-Length."""
         nonce = secrets.token_hex(6)
         body = self._body(nonce, more.get("words", "")) | more.get("changes", {})
-        raw: bytes = more["body"](nonce, body) if "body" in more else json.dumps(body).encode()
+        raw: bytes = more["body"](nonce, body) if "body" in more else dump(body)
         fields = (*self.target.fields, *more.get("fields", ()))
         framing = more.get("framing", (("Content-Length", str(len(raw))),))
         method = more.get("method", "POST")
