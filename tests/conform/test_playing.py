@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -72,6 +72,20 @@ async def test_the_engine_notes_when_it_is_left() -> None:
         assert recording.visits[0].end == "left"
         left_s = recording.asked[0].left_s
         assert left_s is not None and left_s >= recording.visits[0].marks["reset"]
+
+
+async def test_only_the_process_that_has_this_request_is_killed() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def kill(peers: Iterable[tuple[str, int]]) -> str:
+        asked.extend(peers)
+        return "there is nothing"
+
+    async with theatre() as all_:
+        await play(case_of("crlf"), all_)
+        result = await play(case_of("worker-killed"), replace(all_, kill=kill))
+        assert (result.state, result.wrong) == ("not offered", "there is nothing")
+        assert len(asked) == 1
 
 
 async def test_nothing_of_a_scene_is_left_with_the_engine() -> None:

@@ -8,6 +8,7 @@ Exit codes: 0 all required rows pass, 1 some do not, 2 it could not be run.
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -116,6 +117,8 @@ def _run(plan: Plan, only: str, verbose: bool, junit: Path | None, json_file: Pa
         for line in report.lines(result, verbose=verbose):
             click.echo(line)
 
+    # Asked to end, it ends the gateway that it has started too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         results, took_s = asyncio.run(hold(plan, choose(only), tell))
     except (NotReady, OSError) as error:

@@ -5,7 +5,7 @@ What lives here: judgement. What must not: sockets, clocks, and anything that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from .answers import Answer
 from .meaning import Meaning, read_meaning
@@ -311,13 +311,15 @@ def client_error(recording: Recording) -> str:
     )
 
 
-def engine_saw(name: str, words: Sequence[str]) -> Check:
-    """The engine's request has none of these words in a field."""
+def secret_is_kept(*names: str) -> Check:
+    """The engine was sent the client's secret in none of these fields."""
 
     def check(recording: Recording) -> str:
+        secret = recording.play.secret
         for asked in recording.asked:
-            if any(word in asked.get(name) for word in words):
-                return f"the engine was sent {name}"
+            told = [name for name in names if secret in asked.get(name)]
+            if told:
+                return f"the engine was sent it in {told[0]}"
         return "" if recording.asked else "the engine was never asked"
 
     return check

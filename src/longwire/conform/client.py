@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from .answers import AnswerReader, ConnectionEnd, Piece
 from .bell import Bell
@@ -18,9 +18,16 @@ from .engine import RESET_NOW, Rehearsed
 from .recording import Visit
 from .stage import PATIENCE_S, Answers, Do, Follow, Freed, Has, Part, Reached, Sleep, Step, Target
 
+Kill = Callable[[Iterable[tuple[str, int]]], str]
+"""Ends the process that has a connection with one of these addresses; why not, else."""
 READ_BYTES = 256 * 1024
 SMALL_WINDOW_BYTES = 4096
 """The least that a kernel gives; a slow reader then holds up its sender after some kilobytes."""
+
+
+def kill_nothing(_: Iterable[tuple[str, int]]) -> str:
+    """Where the gateway was not started here."""
+    return "there is nothing that may be killed"
 
 
 class Client:
@@ -28,7 +35,7 @@ class Client:
 
     def __init__(self, part: Part, bell: Bell, rehearsed: Mapping[str, Rehearsed], pace_s: float = 1.0) -> None:
         self.part = part
-        self.kill: Callable[[], str] = lambda: "there is nothing to kill"
+        self.kill: Kill = kill_nothing
         self._bell = bell
         self._rehearsed = rehearsed
         self._patience_s = PATIENCE_S * pace_s
@@ -157,7 +164,8 @@ class Client:
             case Do.HALF_CLOSE:
                 self._socket.shutdown(socket.SHUT_WR)
             case Do.KILL:
-                self._mark("killed" if not (why := self.kill()) else why)
+                peers = {asked.peer for one in self.part.requests for asked in self._rehearsed[one.nonce].asked}
+                self._mark(self.kill(peers) or "killed")
             case Do.LEAVE | Do.RESET:
                 if what is Do.RESET:
                     self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_NOW)

@@ -80,10 +80,6 @@ class Engine:
     def part(self, connection: _Connection) -> None:
         self._connections.discard(connection)
 
-    def peers(self) -> set[tuple[str, int]]:
-        """Whom it has connections with, as they are named on their side."""
-        return {connection.peer for connection in self._connections}
-
 
 class _Connection(asyncio.Protocol):
     """One connection from the gateway."""
@@ -161,7 +157,7 @@ class _Connection(asyncio.Protocol):
         fields = [
             (name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])
         ]
-        asked = Asked("", lines[0], fields, b"", asyncio.get_running_loop().time())
+        asked = Asked("", lines[0], fields, b"", asyncio.get_running_loop().time(), peer=self.peer)
         body = await self._read_body(asked)
         if body is None:
             return None

@@ -7,13 +7,12 @@ What lives here: the recording of a scene, and the result of a row. What must no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from .answers import Answer
 from .bell import Bell
-from .client import Client
+from .client import Client, Kill, kill_nothing
 from .engine import Engine, Rehearsed
 from .meaning import read_meaning
 from .recording import Recording, Visit
@@ -46,12 +45,12 @@ class Result:
 
 @dataclass
 class Theatre:
-    """What all cases share. ``pace_s`` multiplies every bound on waiting; ``kill`` ends the worker with these peers."""
+    """What all cases share. ``pace_s`` multiplies every bound on waiting; ``kill`` ends a worker."""
 
     engine: Engine
     target: Target
     pace_s: float = 1.0
-    kill: Callable[[], str] = lambda: "there is nothing to kill"
+    kill: Kill = kill_nothing
 
 
 async def record(case: Case, theatre: Theatre) -> Recording:
@@ -93,6 +92,8 @@ async def play(case: Case, theatre: Theatre) -> Result:
             break
         repeats += 1
         await asyncio.sleep(REST_S * theatre.pace_s)
+    if wrong and repeats == REPEATS:
+        wrong += f"; refused {repeats + 1} times without asking the engine"
     took_s = asyncio.get_running_loop().time() - began_s
     return Result(case, _state(case, wrong), describe(recording), wrong, took_s, repeats)
 

@@ -19,6 +19,8 @@ class Play(NamedTuple):
     steps: tuple[object, ...]
     text: str = ""
     finish: str = "stop"
+    secret: str = ""
+    """What the client sent and the engine must not see."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,8 @@ class Asked:
     left_s: float | None = None
     is_open: bool = True
     """The engine is still at it."""
+    peer: tuple[str, int] = ("", 0)
+    """Where it came from, as that end calls it."""
 
     def get(self, name: str) -> str:
         """A field's values, joined; empty where there is none."""

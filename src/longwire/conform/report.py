@@ -19,7 +19,6 @@ SIGNS: dict[State, str] = {
     "not offered": "not offered",
     "left out": "left out",
 }
-REPORT_URL = "https://github.com/{}/issues/{}"
 
 
 def lines(result: Result, *, verbose: bool = False) -> list[str]:

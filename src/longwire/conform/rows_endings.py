@@ -160,22 +160,22 @@ _WORDS_ARRIVE = "the engine's words as an error"
 ROWS: tuple[Row, ...] = (
     _row("reset-before-head", before_events(Last.RESET), (
         "a reset instead of an answer", "After a reset an empty `stop` with status 200 came out, once in fifteen requests.",
-    ), ("BerriAI/litellm#33222",), forms=EVERY, check=server_error, must=FAILURE),
+    ), ("litellm#33222",), forms=EVERY, check=server_error, must=FAILURE),
     _row("close-before-head", before_events(Last.FIN), (
         "a close instead of an answer", "An engine that is stopped closes first; clients must know that they can ask again.",
-    ), ("BerriAI/litellm#33222",), forms=EVERY, check=server_error, must=FAILURE),
+    ), ("litellm#33222",), forms=EVERY, check=server_error, must=FAILURE),
     _row("garbage-before-head", before_events(b"\x16\x03\x01\x02\x00no http\r\n\r\n", Last.FIN), (
         "bytes that are no HTTP", "A TLS port or another service at an engine's address answers like this.",
     ), forms=EVERY, check=server_error, must=FAILURE),
     _row("reset-before-first-event", before_events(CODED, Pause(0.05), Last.RESET), (
         "a head, then a reset", "It became an empty answer that looked whole.",
-    ), ("BerriAI/litellm#33222",)),
+    ), ("litellm#33222",)),
     _row("reset-between-events", broken(last=Last.RESET), (
         "some events, then a reset", "It became `finish_reason: stop` and an end marker: half an answer, sold as a whole one.",
-    ), ("BerriAI/litellm#33404",)),
+    ), ("litellm#33404",)),
     _row("reset-inside-event", inside_an_event(Last.RESET), (
         "a reset in the middle of an event", "Half an event is passed on as one, or hides the break.",
-    ), ("BerriAI/litellm#33404",)),
+    ), ("litellm#33404",)),
     _row("close-between-events", broken(last=Last.FIN), (
         "some events, then a close without the last HTTP chunk",
         "An exception went to a log, and the writer closed as if all were said.",
@@ -185,17 +185,17 @@ ROWS: tuple[Row, ...] = (
     ), ("Portkey-AI/gateway#741",)),
     _row("end-without-finish", broken(*coded([])), (
         "a clean end with neither finish nor end marker", "Added end markers make a cut answer look whole.",
-    ), ("BerriAI/litellm#33404",)),
+    ), ("litellm#33404",)),
     _row("end-marker-without-finish", broken(*coded([DONE]), sends=SENT_DONE), (
         "an end marker without a finish", "A finish reason that nobody gave is a guess.",
-    ), ("BerriAI/litellm#33404",)),
+    ), ("litellm#33404",)),
     _row("finish-without-end-marker", lambda ask: Play(
         (CODED, *coded([*role(ask), *deltas(ask, words(ask)), finish(ask)])), "".join(words(ask))), (
         "a finish and a clean end, without the end marker", "What was said whole must not be turned into an error.",
     ), check=intact_without_done, must="the text and the finish"),
     _row("empty-stream", before_events(CODED, *coded([])), (
         "200 and no event at all", "An idle engine ended as a 200 of no bytes.",
-    ), ("chenyme/grok2api#968",)),
+    ), ("grok2api#968",)),
     _row("garbage-in-body", broken(b"zz\r\nno http chunk\r\n", last=Last.FIN), (
         "a chunked body that breaks", "What cannot be read must not be passed over.",
     )),
@@ -236,7 +236,7 @@ ROWS: tuple[Row, ...] = (
     # What may be offered.
     _row("reset-is-told", broken(last=Last.RESET), (
         "some events, then a reset", "A cut connection says neither why nor what can be done.",
-    ), ("BerriAI/litellm#33404",), group="in-band", check=both(honest, told), must="an error in band"),
+    ), ("litellm#33404",), group="in-band", check=both(honest, told), must="an error in band"),
     _row("missing-finish-is-told", broken(*coded([DONE]), sends=SENT_DONE), (
         "an end marker without a finish", "A client that counts on the end marker alone is told that something is missing.",
     ), group="in-band", check=both(honest, told), must="an error in band"),

@@ -301,7 +301,7 @@ ROWS: tuple[Row, ...] = (
     _row("events-in-halves", events_in_halves, (
         "each event in two reads and two HTTP chunks",
         "Who splits each read into lines throws half lines away.",
-    ), ("alibaba/higress#4620",)),
+    ), ("higress#4620",)),
     _row("line-ends-in-halves", line_ends_in_halves, (
         "each event's empty line comes with the next event",
         "A search for two line feeds in one read misses the end of every event.",
@@ -309,11 +309,11 @@ ROWS: tuple[Row, ...] = (
     _row("many-events-one-write", one_write, (
         "the head, 12 events and the end in one write",
         "Who takes one event per read loses the others.",
-    ), ("alibaba/higress#1606",)),
+    ), ("higress#1606",)),
     _row("many-events-one-piece", one_piece, (
         "12 events in one HTTP chunk",
         "Who takes an HTTP chunk for an event parses twelve as one.",
-    ), ("alibaba/higress#1606",)),
+    ), ("higress#1606",)),
     _row("crlf", _with_line_ends(b"\r\n"), (
         "lines that end in CRLF", "Only `\\n\\n` was known as an event's end, and nothing was ever found.",
     ), ("envoyproxy/ai-gateway#1398",)),
@@ -330,7 +330,7 @@ ROWS: tuple[Row, ...] = (
     _row("comments", comments, (
         "comments between events and inside their blocks",
         "Engines send pings as comments; whoever takes them for events crashes, or crashes the client.",
-    ), ("openai/openai-python#2722",)),
+    ), ("openai-python#2722",)),
     _row("no-space", no_space, (
         "`data:{` without the space", "The space is optional; without it events were ignored and the usage was 0.",
     ), ("envoyproxy/ai-gateway#2470",)),
@@ -339,21 +339,21 @@ ROWS: tuple[Row, ...] = (
     )),
     _row("other-fields", other_fields, (
         "events with id, event and retry lines", "Who expects `data:` first finds none.",
-    ), ("openai/openai-python#2722",)),
+    ), ("openai-python#2722",)),
     _row("large-event", large, (
         "one event (or a whole answer) of a mebibyte",
         "Line readers give up at 64 or 128 KiB, and an image or a tool's arguments is longer than that.",
-    ), ("ferro-labs/ai-gateway#129", "open-webui/open-webui#10302"), forms=EVERY),
+    ), ("ferro-labs/ai-gateway#129", "open-webui#10302"), forms=EVERY),
     _row("burst", burst, (
         "2,000 events without a pause", "What is queued per event overflows, or comes out of order.",
     )),
     _row("last-event-unended", unended, (
         "an end marker without its empty line", "The last event was dropped, and clients waited for the end marker.",
-    ), ("alibaba/higress#4620",), check=intact),
+    ), ("higress#4620",), check=intact),
     _row("finish-unended", finish_unended, (
         "a last event, with the finish, that lacks its empty line, and no end marker",
         "The finish was dropped, so a whole answer looked like a broken one.",
-    ), ("alibaba/higress#4620",), check=intact_without_done, must="the text and the finish"),
+    ), ("higress#4620",), check=intact_without_done, must="the text and the finish"),
     _row("until-close", until_close, (
         "a body that ends with the connection", "HTTP/1.0 engines and some proxies send no length at all.",
     ), forms=EVERY),
@@ -370,14 +370,14 @@ ROWS: tuple[Row, ...] = (
     _row("usage-event", usage_last, (
         "finish, usage (with empty choices, asked for) and end marker in one read",
         "An empty list of choices crashes readers, and what shares its read was mangled.",
-    ), ("gpustack/gpustack#6155",), check=_CHECKED,
+    ), ("gpustack#6155",), check=_CHECKED,
        changes={"stream_options": {"include_usage": True}}, must="all three, the usage once"),
     _row("tool-calls", tool_calls, (
         "two tool calls whose arguments come in turns",
         "Arguments added to whatever call came last become JSON that nobody can read.",
-    ), ("maximhq/bifrost#1829", "QwenLM/Qwen-Agent#943"), forms=CHAT_STREAM, check=both(intact, has_calls),
+    ), ("bifrost#1829", "QwenLM/Qwen-Agent#943"), forms=CHAT_STREAM, check=both(intact, has_calls),
        must="each call with its own arguments"),
     _row("reasoning", reasoning, (
         "deltas with reasoning before the text", "Deltas of an unknown kind were held back: minutes of silence.",
-    ), ("maximhq/bifrost#5111",), forms=CHAT_STREAM, check=both(intact, has_reasoning), must="reasoning and text"),
+    ), ("bifrost#5111",), forms=CHAT_STREAM, check=both(intact, has_reasoning), must="reasoning and text"),
 )  # fmt: skip

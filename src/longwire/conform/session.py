@@ -80,8 +80,7 @@ async def _hold(
     try:
         if plan.start:
             subject = Subject(command_line(plan.start, target.port, f"http://127.0.0.1:{engine.port}"), log)
-            started = subject
-            theatre.kill = lambda: started.kill_worker(engine.peers())
+            theatre.kill = subject.kill_worker
         if why := await wait_ready(theatre, plan.ready_s, lambda: subject is None or subject.is_running()):
             raise NotReady(why + _last_words(log))
         began_s = time.monotonic()
