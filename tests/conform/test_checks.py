@@ -177,6 +177,8 @@ def test_what_the_engine_must_not_see() -> None:
     ("recording", "is_refused"),
     [
         (recorded(sized(b"{}", status="400 Bad Request")), True),
+        (recorded(sized(b"{}", status="400 Bad Request")[:-1], end="reset"), True),
+        (recorded(sized(b"{}", status="400 Bad Request")[:-1]), False),
         (recorded(end="closed"), True),
         (recorded(end="reset"), True),
         (recorded(), False),

@@ -290,10 +290,10 @@ def not_left_waiting(recording: Recording) -> str:
 
 
 def refused(recording: Recording) -> str:
-    """4xx, or a closed connection where what follows cannot be trusted; never a wait."""
+    """4xx, or a closed connection where what follows cannot be trusted; never a wait. A reset may destroy the answer's body."""
     answer = recording.answer
     if 400 <= answer.status < 500:
-        return _is_broken(answer)
+        return "" if answer.end != "open" else "it does not end"
     if answer.status == 0 and recording.visits[0].end in ("closed", "reset"):
         return ""
     return f"status {answer.status}" if answer.status else "neither an answer nor an end"
