@@ -29,6 +29,7 @@ LOOKED_AT = ("secrets", "in-band")
 """Of the optional groups: no relay has anything of the others."""
 BASIC = {"streams-only-when-asked", "content-type"}
 """What a relay must do to be tried at all: these fail only on one that fails everywhere, and are given time."""
+PATIENT = 3.0
 PACE = 0.25
 """A broken relay is mostly waited for in vain; the right one has all its time."""
 
@@ -53,7 +54,11 @@ async def _against(name: str, pattern: str) -> Outcome:
     basic, others = [row for row in rows if row.name in BASIC], [row for row in rows if row.name not in BASIC]
     try:
         if kind is Relay:
-            return await _hold(Relay(engine.port), engine, rows, 1.0)
+            in_band = [row for row in rows if row.group == "in-band"]
+            outcome = await _hold(Relay(engine.port), engine, in_band, PACE)
+            return outcome | await _hold(
+                Relay(engine.port), engine, [row for row in rows if row not in in_band], PATIENT
+            )
         outcome = await _hold(kind(engine.port), engine, basic, 1.0)
         others = [one_api(row) for row in others if row.group != "in-band"]
         return outcome | await _hold(kind(engine.port), engine, others, PACE)

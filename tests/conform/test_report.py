@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.source import ROOT
 
 from longwire.conform import report
-from longwire.conform.page import render
+from longwire.conform.page import render, results
 from longwire.conform.playing import Result, State
 from longwire.conform.row import Case
 from longwire.conform.rows import ROWS, choose
@@ -65,6 +65,16 @@ def test_json_has_everything() -> None:
     assert whole["counts"] == {"passed": 1, "failed": 1, "not offered": 1, "offered": 1}
     assert whole["cases"][1]["wrong"] == RESULTS[1].wrong
     assert whole["cases"][2]["required"] is False
+
+
+def test_results_of_several_gateways_stand_side_by_side() -> None:
+    """A row counts where none of its forms is wrong; what was left out was not tried."""
+    whole = report.to_json(RESULTS, "a gateway", 1.5)
+    nothing = report.to_json([result("crlf", "left out")], "another", 0.5)
+    told = results({"One": whole, "Other": nothing})
+    assert "| framing | 1 of 2 | – |" in told  # noqa: RUF001 - as in the table
+    assert "| readers (optional) | 0 of 1 | – |" in told  # noqa: RUF001
+    assert told.endswith("One fails: `cr`.\n\nOther fails: nothing.\n")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
