@@ -114,6 +114,14 @@ class Relay:
         """What is answered where the engine gave no head."""
         return 502, ERROR
 
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the engine."""
+        return await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=1 << 20)
+
+    def keep(self, head: ResponseHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether a connection is kept whose answer is over."""
+        return False
+
     async def on_left(self, answer: asyncio.Task[None]) -> None:
         answer.cancel()
 
@@ -182,7 +190,7 @@ class Talk:
         """One request to the engine, and its answer back."""
         upstream: asyncio.StreamWriter | None = None
         try:
-            reader, upstream = await asyncio.open_connection("127.0.0.1", self.relay.upstream_port, limit=1 << 20)
+            reader, upstream = await self.relay.connect()
             fields = [(k, v) for k, v in request.headers if k not in NOT_ON]
             body = self.relay.request_body(body)
             fields += [(b"host", b"engine"), (b"content-length", b"%d" % len(body))]
@@ -195,6 +203,8 @@ class Talk:
                 await self.whole(*refused)
                 return
             await self.pass_on(Passing(request, head, body), reader)
+            if self.relay.keep(head, reader, upstream):
+                upstream = None
         except ConnectionError:
             self.cut()
         finally:
@@ -264,7 +274,7 @@ async def body_of(reader: asyncio.StreamReader, head: ResponseHead) -> AsyncIter
     decoder = ChunkedDecoder() if head.chunked else None
     left = head.content_length
     while left != 0 and not (decoder and decoder.done):
-        data = await reader.read(READ_BYTES)
+        data = await reader.read(READ_BYTES if left is None else min(left, READ_BYTES))
         if not data:
             if decoder is None and left is None:
                 return

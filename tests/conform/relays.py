@@ -182,13 +182,29 @@ class KnowsOneShape(Relay):
 
 
 class MixesStreams(Relay):
-    """Has one buffer for all: in a crowd each answer gets what another one was to get."""
+    """Has one buffer for all: in a crowd each answer gets what another one was to get. And it keeps connections to the engine
+    without a look at what is on them."""
 
     recodes = True
 
     def __init__(self, upstream_port: int) -> None:
         super().__init__(upstream_port)
         self._held = b""
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return self._idle.pop() if self._idle else await super().connect()
+
+    def keep(self, head: ResponseHead, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        is_kept = head.keep_alive and len(self._tasks) < CROWD
+        if is_kept:
+            self._idle.append((reader, writer))
+        return is_kept
+
+    async def stop(self) -> None:
+        await super().stop()
+        for _, writer in self._idle:
+            writer.transport.abort()
 
     def feed(self, passing: Passing, data: bytes) -> bytes:
         if len(self._tasks) < CROWD:

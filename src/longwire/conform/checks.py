@@ -70,6 +70,19 @@ def answer_intact(answer: Answer, play: Play, *, needs_done: bool = True) -> str
     )
 
 
+def in_order(recording: Recording) -> str:
+    """Answers in the order of the requests; a server may close behind any of them."""
+    visit = recording.visits[0]
+    if not visit.answers:
+        return "no answer"
+    if len(visit.answers) < len(visit.nonces) and visit.end == "open":
+        return f"{len(visit.answers)} answers to {len(visit.nonces)} requests, and no close"
+    for nonce, answer in zip(visit.nonces, visit.answers, strict=False):
+        if wrong := answer_intact(answer, recording.plays.get(nonce, Play(()))):
+            return wrong
+    return ""
+
+
 def intact_without_done(recording: Recording) -> str:
     """A whole answer whose engine sent no end marker; adding it is no lie, since there was a finish."""
     return answer_intact(recording.answer, recording.play, needs_done=False)

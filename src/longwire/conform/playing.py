@@ -105,11 +105,11 @@ def _state(case: Case, wrong: str) -> State:
 
 
 def was_shed(recording: Recording) -> bool:
-    """A request was refused, and the engine never asked for it."""
+    """A client's first request was refused, and the engine never asked for it. A later one may have met what the first left."""
     return any(
-        answer.status in (429, 502, 503) and not recording.asked_by(nonce)
+        visit.answer.status in (429, 502, 503) and not recording.asked_by(visit.nonces[0])
         for visit in recording.visits
-        for nonce, answer in zip(visit.nonces, visit.answers, strict=False)
+        if visit.nonces
     )
 
 

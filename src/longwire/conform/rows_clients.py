@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks import Check, answer_intact, asked_once, both, freed, in_time, intact, intact_first, intact_others
+from .checks import (
+    Check,
+    asked_once,
+    both,
+    freed,
+    in_order,
+    in_time,
+    intact,
+    intact_first,
+    intact_others,
+)
 from .recording import Play, Recording
 from .row import CHAT_BOTH, CHAT_STREAM, EVERY, STREAMED, WHOLE, Form, Row
 from .saying import (
@@ -127,19 +137,6 @@ def pipelined(stage: Stage) -> Sequence[Part]:
     first, second, third = (stage.request(script) for script in (slowly, well, well))
     data = first.data + second.data + third.data
     return (Part((first, second, third), (data, Answers(3))),)
-
-
-def in_order(recording: Recording) -> str:
-    """Answers in the order of the requests; a server may close behind any of them."""
-    visit = recording.visits[0]
-    if not visit.answers:
-        return "no answer"
-    if len(visit.answers) < len(visit.nonces) and visit.end == "open":
-        return f"{len(visit.answers)} answers to {len(visit.nonces)} requests, and no close"
-    for nonce, answer in zip(visit.nonces, visit.answers, strict=False):
-        if wrong := answer_intact(answer, recording.plays.get(nonce, Play(()))):
-            return wrong
-    return ""
 
 
 def expecting(stage: Stage) -> Sequence[Part]:

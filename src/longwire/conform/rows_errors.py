@@ -6,14 +6,16 @@ What lives here: those statuses, and what must be kept of them. What must not: b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from .checks import Check, answer_intact, body_has, both, field_is, no_success, server_error, status
+from .checks import Check, answer_intact, body_has, both, field_is, in_order, no_success, server_error, status
 from .recording import Play, Recording
 from .row import CHAT_BOTH, EVERY, Form, Row
-from .saying import Script, refusal, sized, well
-from .stage import Answers, Part, Scene, Stage, plain
+from .saying import JSON, Ask, Last, Pause, Script, refusal, sized, well
+from .stage import Answers, Part, Scene, Sleep, Stage, plain
 
 WORDS = "max_tokens is too large"
+SURPLUS = sized(b'{"choices": [{"index": 0, "text": "another one\'s"}]}', kind=JSON)
 PAGE = b"<html><head><title>500</title></head><body><h1>Internal Server Error</h1></body></html>"
 
 
@@ -31,6 +33,29 @@ def error_then_well(stage: Stage) -> Sequence[Part]:
     """An error, and on the same connection a request that is well."""
     first, second = stage.request(refusal("400 Bad Request", WORDS)), stage.request(well)
     return (Part((first, second), (first.data, Answers(1), second.data, Answers(2))),)
+
+
+def with_surplus(ask: Ask) -> Play:
+    """A whole answer, and behind it another one that nobody has asked for."""
+    play = well(ask)
+    return play._replace(steps=(b"".join(step for step in play.steps if isinstance(step, bytes)) + SURPLUS,))
+
+
+def then_closed(ask: Ask) -> Play:
+    """A whole answer on a connection that is to be kept, and its close a moment later."""
+    play = well(ask)
+    return play._replace(steps=(*play.steps, Pause(0.05), Last.FIN))
+
+
+def twice(script: Script, pause_s: float = 0.0) -> Scene:
+    """This script, and then a request that is well, again and again: one of them meets what the first one left."""
+
+    def scene(stage: Stage) -> Sequence[Part]:
+        requests = (stage.request(script), *(stage.request(well) for _ in range(3)))
+        steps = [step for i, one in enumerate(requests) for step in (one.data, Answers(i + 1), Sleep(pause_s))]
+        return (Part(requests, tuple(steps)),)
+
+    return scene
 
 
 def second_is_well(recording: Recording) -> str:
@@ -55,6 +80,11 @@ def _row(
 ) -> Row:
     sent, must, why = texts
     return Row(name, "errors", forms, scene, check, sent, must, why, reports)
+
+
+def _alone(name: str, scene: Scene, check: Check, texts: tuple[str, str, str], reports: Sequence[str] = ()) -> Row:
+    """A row that leaves its traces on connections that others would use."""
+    return replace(_row(name, scene, check, texts, reports, CHAT_BOTH), is_alone=True)
 
 
 def _refused(code: int, phrase: str, why: str, reports: Sequence[str] = ()) -> Row:
@@ -84,4 +114,12 @@ ROWS: tuple[Row, ...] = (
     _row("error-then-well", error_then_well, second_is_well,
          ("400, and on the same connection a good request", "the second answer, whole (or a close)",
           "An answer whose end is not found shifts every later answer by one."), forms=CHAT_BOTH),
+    _alone("surplus-answer", twice(with_surplus), in_order,
+         ("an answer with another one behind it that nobody asked for; then good requests",
+          "each request its own answer (or a close)",
+          "An engine's connection that is kept with bytes on it gives them to whoever comes next.")),
+    _alone("stale-connection", twice(then_closed, 0.1), in_order,
+         ("an answer, then the engine closes the kept connection; then good requests", "each request its answer",
+          "An engine keeps idle connections shorter than its gateway does: whoever takes one that is dead fails."),
+         ("duolahypercho/codex-router#165",)),
 )  # fmt: skip
