@@ -21,6 +21,8 @@ from .stage import PATIENCE_S, Answers, Do, Follow, Freed, Has, Part, Reached, S
 Kill = Callable[[Iterable[tuple[str, int]]], str]
 """Ends the process that has a connection with one of these addresses; why not, else."""
 READ_BYTES = 256 * 1024
+BEGUN_S = 1.0
+"""So long curl waits for a 100 before it sends a body all the same."""
 SMALL_WINDOW_BYTES = 4096
 """The least that a kernel gives; a slow reader then holds up its sender after some kilobytes."""
 
@@ -38,6 +40,7 @@ class Client:
         self.kill: Kill = kill_nothing
         self._bell = bell
         self._rehearsed = rehearsed
+        self._pace_s = pace_s
         self._patience_s = PATIENCE_S * pace_s
         self._reader = AnswerReader()
         self._pieces: list[Piece] = []
@@ -154,7 +157,7 @@ class Client:
         self._mark(what.name.lower())
         match what:
             case Do.BEGUN:
-                await self._bell.wait_until(lambda: self._pieces or self._end != "open", 1.0)
+                await self._bell.wait_until(lambda: self._pieces or self._end != "open", BEGUN_S * self._pace_s)
                 if self._pieces:
                     self._mark("came")
             case Do.STALL:

@@ -60,7 +60,7 @@ def two_lengths(stage: Stage) -> Sequence[Part]:
     body = good.data[good.head_bytes :]
     framing = (("Content-Length", str(len(body))), ("Content-Length", str(len(body) + 4)))
     head = stage.head("POST", "/v1/chat/completions", stage.target.fields, framing)
-    return (Part((good,), (head + body + b"GET ", Answers())),)
+    return (Part((good,), (head + body + b"GET ", Answers(), Sleep(0.2))),)
 
 
 def length_and_coding(stage: Stage) -> Sequence[Part]:
@@ -69,7 +69,8 @@ def length_and_coding(stage: Stage) -> Sequence[Part]:
     body = LAST_CHUNK + hidden.data
     framing = (("Content-Length", str(len(body))), ("Transfer-Encoding", "chunked"))
     head = stage.head("POST", "/v1/chat/completions", stage.target.fields, framing)
-    return (Part((hidden,), (head + body, Answers())),)
+    # The answer to the outer request says nothing about what becomes of the hidden one.
+    return (Part((hidden,), (head + body, Answers(), Sleep(0.5))),)
 
 
 def coded_body(stage: Stage) -> Sequence[Part]:
