@@ -46,14 +46,14 @@ def unchanged(case: Case) -> Recording:
         for part in parts
         for request in part.requests
     )
-    return Recording(tuple(visits), asked, plays)
+    return Recording(tuple(visits), asked, plays, case.streamed)
 
 
 def nothing(case: Case) -> Recording:
     """The gateway takes every connection, says nothing, and asks nobody."""
     parts = parts_of(case)
     visits = tuple(Visit(tuple(request.nonce for request in part.requests), (), "open", 0.0) for part in parts)
-    return Recording(visits, (), plays_of(case, parts))
+    return Recording(visits, (), plays_of(case, parts), case.streamed)
 
 
 def recorded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.conform.recordings import NONCE, recorded
@@ -78,6 +79,18 @@ def test_one_wrong_thing_is_found(name: str) -> None:
 )
 def test_an_answer_that_is_not_one_whole_one_is_not_intact(recording: Recording) -> None:
     assert checks.intact(recording)
+
+
+def test_a_stream_for_who_asked_for_none_is_not_right() -> None:
+    assert checks.intact(replace(answered(*GOOD), streamed=True)) == ""
+    assert checks.intact(replace(answered(*GOOD), streamed=False))
+
+
+def test_answers_in_order_and_none_besides() -> None:
+    assert checks.in_order(answered(*GOOD)) == ""
+    assert checks.in_order(recorded(CODED, *coded(GOOD), CODED, *coded(GOOD), play=PLAY))
+    assert checks.in_order(recorded(play=PLAY))
+    assert checks.in_order(answered(*BEGIN))
 
 
 HONEST: dict[str, Recording] = {

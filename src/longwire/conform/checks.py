@@ -6,6 +6,7 @@ What lives here: judgement. What must not: sockets, clocks, and anything that is
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .answers import Answer
 from .meaning import Meaning, read_meaning
@@ -40,7 +41,7 @@ def intact_first(recording: Recording) -> str:
 
 def intact_others(recording: Recording) -> str:
     """The same for all but the first."""
-    return intact(Recording(recording.visits[1:], recording.asked, recording.plays))
+    return intact(replace(recording, visits=recording.visits[1:]))
 
 
 def _visit_intact(recording: Recording, visit: Visit) -> str:
@@ -49,9 +50,16 @@ def _visit_intact(recording: Recording, visit: Visit) -> str:
     if len(visit.answers) > len(visit.nonces):
         return f"{len(visit.answers)} answers to {len(visit.nonces)} requests"
     for nonce, answer in zip(visit.nonces, visit.answers, strict=True):
-        if wrong := answer_intact(answer, recording.plays.get(nonce, Play(()))):
+        wrong = answer_intact(answer, recording.plays.get(nonce, Play(()))) or _form_differs(recording, answer)
+        if wrong:
             return wrong
     return ""
+
+
+def _form_differs(recording: Recording, answer: Answer) -> str:
+    if recording.streamed is None or answer.is_stream == recording.streamed:
+        return ""
+    return f"{answer.get('content-type') or 'no type'} for who asked for {'a stream' if recording.streamed else 'none'}"
 
 
 def _failed(visit: Visit) -> str:
@@ -75,6 +83,8 @@ def in_order(recording: Recording) -> str:
     visit = recording.visits[0]
     if not visit.answers:
         return "no answer"
+    if len(visit.answers) > len(visit.nonces):
+        return f"{len(visit.answers)} answers to {len(visit.nonces)} requests"
     if len(visit.answers) < len(visit.nonces) and visit.end == "open":
         return f"{len(visit.answers)} answers to {len(visit.nonces)} requests, and no close"
     for nonce, answer in zip(visit.nonces, visit.answers, strict=False):

@@ -75,7 +75,8 @@ async def record(case: Case, theatre: Theatre) -> Recording:
         for nonce in rehearsed:
             theatre.engine.rehearsed.pop(nonce, None)
     asked = tuple(each for one in rehearsed.values() for each in one.asked)
-    return Recording(tuple(visits), asked, {nonce: one.play for nonce, one in rehearsed.items()})
+    plays = {nonce: one.play for nonce, one in rehearsed.items()}
+    return Recording(tuple(visits), asked, plays, case.streamed)
 
 
 async def play(case: Case, theatre: Theatre) -> Result:

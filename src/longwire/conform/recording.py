@@ -73,6 +73,8 @@ class Recording:
     visits: tuple[Visit, ...]
     asked: tuple[Asked, ...] = ()
     plays: Mapping[str, Play] = field(default_factory=dict)
+    streamed: bool | None = None
+    """Whether the clients asked for streams."""
 
     @property
     def answer(self) -> Answer:

@@ -77,7 +77,7 @@ def well_beside_broken(stage: Stage) -> Sequence[Part]:
 
 def half_are_intact(recording: Recording) -> str:
     """Those whose engine did not break."""
-    return intact(Recording(recording.visits[:BROKEN], recording.asked, recording.plays))
+    return intact(replace(recording, visits=recording.visits[:BROKEN]))
 
 
 def _row(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..wire.chunked import LAST_CHUNK, encode_chunk
@@ -117,7 +118,7 @@ def first_refused(check: Check) -> Check:
     def first(recording: Recording) -> str:
         bad = set(recording.visits[0].nonces)
         asked = tuple(each for each in recording.asked if each.nonce in bad)
-        return check(Recording(recording.visits[:1], asked, recording.plays))
+        return check(replace(recording, visits=recording.visits[:1], asked=asked))
 
     return both(first, intact_others)
 
