@@ -44,6 +44,8 @@ from .stage import Answers, Do, Freed, Has, Part, Reached, Scene, Sleep, Stage, 
 
 LEFT_S = 2.0
 """How soon an engine must be free again: a token a second is slow, and two of them are lost."""
+SLOWLY_S = 0.5
+"""Long enough for a gateway to have left, or to have answered another request first."""
 SLOW_BYTES = 3 << 20
 TRICKLE_PIECES = 12
 
@@ -111,15 +113,15 @@ def gated(ask: Ask) -> Play:
 def half_closing(stage: Stage) -> Sequence[Part]:
     """The client closes its sending side as soon as it has asked."""
     request = stage.request(slowly)
-    return (Part((request,), (request.data, Do.HALF_CLOSE, Answers())),)
+    return (Part((request,), (request.data, Do.HALF_CLOSE, Answers(), Freed(request.nonce))),)
 
 
 def slowly(ask: Ask) -> Play:
     """A little later than at once."""
     texts = words(ask)
     if not ask.streamed:
-        return said(texts, Pause(0.2), sized(whole_json(ask, "".join(texts))))
-    return said(texts, Pause(0.2), CODED, *coded(stream(ask, texts)))
+        return said(texts, Pause(SLOWLY_S), sized(whole_json(ask, "".join(texts))))
+    return said(texts, Pause(SLOWLY_S), CODED, *coded(stream(ask, texts)))
 
 
 def answered_or_freed(recording: Recording) -> str:
