@@ -25,7 +25,6 @@ def failed(outcome: Outcome) -> set[str]:
     return {case.partition("[")[0] for case, wrong in outcome.items() if wrong}
 
 
-@pytest.mark.patient(120)
 def test_the_right_relay_passes_every_required_row_and_offers_nothing_in_band(outcomes: dict[str, Outcome]) -> None:
     assert {
         case: wrong for case, wrong in outcomes[RIGHT].items() if wrong and case.partition("[")[0] not in IN_BAND
