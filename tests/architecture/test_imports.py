@@ -12,7 +12,7 @@ from .render import ARCHITECTURE, BLOCKS, COMMAND, block_of
 from .source import Import, imports, module_of, modules, ours, room_of
 
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("tools", frozenset({"__main__", "cli", "bench", "sim", "client"})),
+    ("tools", frozenset({"__main__", "cli", "bench", "conform", "sim", "client"})),
     ("processes", frozenset({"processes"})),
     ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
@@ -34,6 +34,7 @@ NEIGHBOURS: dict[tuple[str, str], str] = {
     ("cli", "sim"): "`longwire sim`",
     ("cli", "bench"): "`longwire bench`",
     ("bench", "sim"): "the answers that are known beforehand",
+    ("cli", "conform"): "`longwire conform`",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("adopt", "rereading"): "finding the index of a log again",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",
@@ -60,6 +61,10 @@ NOT_EVEN_BELOW: dict[tuple[str, str], str] = {
     ("sim", "longwire.gateway"): "the stand-in shares the wire code and nothing else",
     ("sim", "longwire.engines"): "the stand-in shares the wire code and nothing else",
     ("sim", "longwire.streams"): "the stand-in shares the wire code and nothing else",
+    **{
+        ("conform", f"longwire.{room}"): "a suite for any gateway knows nothing of this one's inside"
+        for room in ("lifecycle", "keeper", "server", "gateway", "admission", "engines", "streams", "dialects")
+    },
     ("client", "longwire.lifecycle"): "a client's program must not load a gateway",
     ("client", "longwire.server"): "a client's program must not load a gateway",
     ("client", "longwire.gateway"): "a client's program must not load a gateway",

@@ -78,6 +78,11 @@ def test_what_is_ours_to_say_does_not(name: str) -> None:
     assert headers_from_engine([(name.encode(), b"v")]) == []
 
 
+def test_what_an_engine_s_connection_names_does_not_come_back() -> None:
+    given = [(b"connection", b"keep-alive, X-Hop"), (b"x-hop", b"1"), (b"x-end", b"2")]
+    assert headers_from_engine(given) == [(b"x-end", b"2")]
+
+
 def test_a_stream_is_found_by_two_fields() -> None:
     assert stream_headers("lw_x") == [(b"x-stream-id", b"lw_x"), (b"location", b"/v1/streams/lw_x")]
 

@@ -21,6 +21,7 @@ SECTIONS = {
         "streams": "longwire.cli.streams",
         "check": "longwire.cli.check",
         "bench": "longwire.cli.bench",
+        "conform": "longwire.cli.conform",
     },
     "Keep": {
         "reload": "longwire.cli.reload",

@@ -47,7 +47,7 @@ def request_id_of(head: RequestHead) -> str:
 
 def headers_to_engine(head: RequestHead, request_id: str) -> Headers:
     """What of the client's fields goes on to the engine; never what its Connection field names (RFC 9110 7.6.1)."""
-    hop_by_hop = {name.strip().lower() for value in head.get_all(b"connection") for name in value.split(b",")}
+    hop_by_hop = _named_by_connection(head.headers)
     kept = [
         (name, value)
         for name, value in head.headers
@@ -57,8 +57,15 @@ def headers_to_engine(head: RequestHead, request_id: str) -> Headers:
 
 
 def headers_from_engine(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What of an engine's fields goes back to the client."""
-    return [(k, v) for k, v in headers if k not in _NOT_PASSED_BACK and not k.startswith(b"access-control-")]
+    """What of an engine's fields goes back to the client; never what its Connection field names (RFC 9110 7.6.1)."""
+    given = list(headers)
+    not_back = _NOT_PASSED_BACK | _named_by_connection(given)
+    return [(k, v) for k, v in given if k not in not_back and not k.startswith(b"access-control-")]
+
+
+def _named_by_connection(headers: Headers) -> set[bytes]:
+    """The fields that belong to one connection only, because its Connection field says so."""
+    return {name.strip().lower() for k, v in headers if k == b"connection" for name in v.split(b",")}
 
 
 def stream_headers(public_id: str) -> Headers:

@@ -1,0 +1,83 @@
+"""``longwire conform``: its words, its files and its exit codes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from longwire.cli.conform import CouldNotRun, command
+from longwire.conform.rows import ROWS
+
+
+def invoke(*arguments: str) -> tuple[int, str, BaseException | None]:
+    result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
+    return (result.return_value if result.exception is None else -1), result.output, result.exception
+
+
+def test_all_rows_are_listed() -> None:
+    code, said, _ = invoke("--list")
+    assert code == 0
+    assert all(row.name in said for row in ROWS)
+
+
+def test_a_group_is_listed_by_its_name() -> None:
+    _, said, _ = invoke("--list", "--only", "requests")
+    assert "two-lengths" in said and "crlf" not in said
+
+
+def test_a_row_is_explained() -> None:
+    code, said, _ = invoke("--explain", "split-code-points")
+    assert code == 0
+    assert "api7/aisix#111" in said and "U+FFFD" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--explain", "split-code-point"], "did you mean split-code-points?"),
+        (["--only", "nothing"], "There is no row 'nothing'"),
+        ([], "either --start COMMAND, or --url URL"),
+        (["--url", "http://x", "--start", "y"], "either --start COMMAND, or --url URL"),
+        (["--url", "http://x"], "--url needs --upstream-port"),
+        (["--start", "x", "--header", "no colon"], "is not NAME: VALUE"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_right(arguments: list[str], words: str) -> None:
+    _, _, error = invoke(*arguments)
+    assert error is not None and words in str(getattr(error, "message", error))
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("no-such-program {port}", "No such file"),
+        (f"{sys.executable} -c 'print(4711)'", "the gateway has ended; it said: 4711"),
+    ],
+)
+def test_what_could_not_be_run_is_no_verdict(start: str, words: str) -> None:
+    _, _, error = invoke("--start", start, "--only", "crlf")
+    assert isinstance(error, CouldNotRun) and words in error.message
+    assert error.exit_code == 2
+
+
+def test_https_is_refused_with_the_way_out() -> None:
+    _, _, error = invoke("--url", "https://x", "--upstream-port", "0")
+    assert isinstance(error, CouldNotRun) and "end TLS before it" in error.message
+
+
+def test_results_go_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from longwire.conform.playing import Result
+    from longwire.conform.row import cases
+
+    async def hold(plan: object, rows: list[object], tell: object) -> tuple[list[Result], float]:
+        return [Result(case, "failed", "nothing", "no answer", 0.1) for case in cases(rows)], 1.0  # type: ignore[arg-type]
+
+    monkeypatch.setattr("longwire.conform.session.hold", hold)
+    junit, as_json = tmp_path / "a.xml", tmp_path / "a.json"
+    code, said, _ = invoke("--start", "x", "--only", "crlf", "--junit", str(junit), "--json", str(as_json))
+    assert code == 1
+    assert "2 failed" in said
+    assert "<failure" in junit.read_text() and '"no answer"' in as_json.read_text()
