@@ -23,6 +23,7 @@ from .breaker import BreakerState, weigh
 from .clocks import Clocks, Pace
 from .exchange import Exchange, Expect
 from .load import is_generating
+from .phases import Phase
 from .pool import ConnectFailed, ConnectTimeout, Upstream
 from .transport import UpstreamConnection
 from .watchman import Watchman
@@ -202,7 +203,10 @@ class Call:
 
     @property
     def last_token_at(self) -> float | None:
-        """When a look has first seen the last of what has come. Between two looks nobody notes the time of a token."""
+        """When a look has first seen the last of what has come: between two looks nobody notes the time of a token. Of an
+        answer in one piece each byte behind its head is one."""
+        if self.exchange is not None and self.exchange.phase is Phase.BODY:
+            return self._last_byte_at()
         progress = self.sink.progress()
         if progress != self._progress:
             self._progress = progress
@@ -213,6 +217,12 @@ class Call:
             if self._token_at is None and self.upstream.breaker.state is BreakerState.HALF_OPEN:
                 self.upstream.breaker.note_success(now)  # a trial has shown what it was for
             self._token_at = now
+        return self._token_at
+
+    def _last_byte_at(self) -> float | None:
+        end = self.sink.chain.end
+        if end != self._progress or self._token_at is None:
+            self._progress, self._token_at = end, self._shell.clock.now()
         return self._token_at
 
     @property

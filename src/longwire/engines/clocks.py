@@ -60,8 +60,12 @@ class Clocks:
         return _CLOCK_OF.get(reason) in self.shortened
 
     def without_tokens(self) -> Clocks:
-        """For an answer in one piece, of which no token is seen: what is left is the first byte and the total."""
+        """For an answer of which nothing is known, and which may pause as it likes: what is left is its head and the total."""
         return replace(self, first_token_s=0.0, silence_s=0.0, min_tokens_per_s=0.0)
+
+    def in_one_piece(self) -> Clocks:
+        """For an answer in one piece: its head is waited for, and then its bytes, for as long as between two tokens."""
+        return replace(self, first_token_s=0.0, min_tokens_per_s=0.0)
 
     @property
     def shortest_s(self) -> float:
