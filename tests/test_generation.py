@@ -9,8 +9,8 @@ import pytest
 from tests.house import Answer, TestHouse, chat, open_house, until
 
 from longwire import generation, secondpart
-from longwire.generation import MAX_REREAD_BYTES
 from longwire.sim.answer import expected_reasoning, expected_text
+from longwire.streams.terms import MAX_REREAD_BYTES
 from longwire.words.reasons import CloseReason as Reason
 
 SEED = 3
@@ -305,6 +305,9 @@ async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -
         house.sim.fail_next("reset_after=4")
         answer = await house.ask(body)
         assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+        assert answer.in_band_error["continuable"] is False and house.gateway.arena.statistics()["request"] == 0
+        refused = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert (refused.status, refused.error["code"]) == (409, "conflict")
 
 
 async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

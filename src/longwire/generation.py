@@ -45,11 +45,18 @@ from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
 from .secondpart import (
-    DONE_BLOCK, MAX_REREAD_BYTES, Beginning, SecondPart, check_size, read_said, stored_request,
+    DONE_BLOCK,
+    Beginning,
+    SecondPart,
+    check_size,
+    read_said,
+    small_request,
+    stored_request,
 )  # fmt: skip
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
+from .streams.terms import MAX_REREAD_BYTES
 from .wire.http1 import Headers, encode_request_head
 from .words.clock import Clock
 from .words.faultpoint import reach
@@ -129,7 +136,9 @@ class Generation:
         self.stream.begin_body(BodyHead(answer.status, answer.headers, answer.content_length))
 
     def completed(self, call: Call, reason: CloseReason, message: str) -> None:
-        if self._part is not None and self._part.is_over:  # whatever the engine says of its end: that was decided before
+        if (
+            self._part is not None and self._part.is_over
+        ):  # whatever the engine says of its end: that was decided before
             self._count(call, is_whole=False)
             self._part.conclude()
             return
@@ -262,7 +271,6 @@ class Generation:
     async def _take_up(self, beginning: Beginning) -> None:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
         target, headers, body = beginning.request
-        check_size(body)
         folded = fold(body, await beginning.read(), was_folded=beginning.was_folded)
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
@@ -271,8 +279,7 @@ class Generation:
         await self._read_and_ask(is_ours=True)
 
     async def _read_and_ask(self, *, is_ours: bool) -> None:
-        target, headers, body = stored_request(self.stream)
-        check_size(body)
+        target, headers, body = small_request(self.stream)
         body, before = unfold(body) if self.stream.facts.continues else (body, Said())
         self._said = await read_said(self.stream.log, before)
         self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)

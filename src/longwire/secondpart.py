@@ -18,14 +18,14 @@ from .engines.said import CannotContinue, Said
 from .engines.seam import Seam
 from .streams.log import Log, LostEvents
 from .streams.stream import Stream
+from .streams.terms import MAX_REREAD_BYTES
 from .wire.http1 import Headers
 
 READ_BYTES = 64 * 1024
 EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
-MAX_REREAD_BYTES = 1024 * 1024
-"""A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
 DONE_BLOCK = b"data: [DONE]\n\n"
+TOO_LARGE = "Its request is too large to be read again."
 
 
 async def read_said(log: Log, said: Said | None = None) -> Said:
@@ -69,7 +69,7 @@ class Beginning:
 
     def __init__(self, other: Stream) -> None:
         """Raises CannotContinue where the request is not there any more."""
-        self.request = stored_request(other)
+        self.request = small_request(other)
         self.was_folded = other.facts.continues
         self._log = other.log
         self._log.hold()
@@ -86,10 +86,17 @@ class Beginning:
         self._log.drop()
 
 
+def small_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
+    """As :func:`stored_request`, where it may be parsed. A large one is not even copied. Raises CannotContinue."""
+    if stream.request is not None and stream.request.end > MAX_REREAD_BYTES:
+        raise CannotContinue(TOO_LARGE)
+    return stored_request(stream)
+
+
 def check_size(body: bytes) -> None:
     """Raises CannotContinue where parsing a stored request would hold up all streams."""
     if len(body) > MAX_REREAD_BYTES:
-        raise CannotContinue("Its request is too large to be read again.")
+        raise CannotContinue(TOO_LARGE)
 
 
 class Scratch:

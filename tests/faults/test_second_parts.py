@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 from tests.house import (
-    CHUNKED, DONE, FIN, RST, Answer, Mark, Step, TestHouse, chat, delta, head_of, in_chunks, open_house, until,
+    CHUNKED,
+    DONE,
+    FIN,
+    RST,
+    Answer,
+    Mark,
+    Step,
+    TestHouse,
+    chat,
+    delta,
+    head_of,
+    in_chunks,
+    open_house,
+    until,
 )  # fmt: skip
 
 from longwire.engines.call import Call
@@ -98,7 +111,9 @@ async def test_of_an_engine_s_bytes_no_more_is_kept_than_an_event(event: bytes) 
         client = await house.connect()
         client.post(chat(tokens=20))
         stream = house.stream((await client.head()).stream_id)
-        await until(lambda: isinstance(stream.producer, Call) and isinstance(stream.producer.sink, SecondPart), "it goes on")
+        await until(
+            lambda: isinstance(stream.producer, Call) and isinstance(stream.producer.sink, SecondPart), "it goes on"
+        )
         call = stream.producer
         assert isinstance(call, Call) and isinstance(call.sink, SecondPart)
         scratch = call.sink.chain

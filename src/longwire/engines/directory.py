@@ -83,8 +83,8 @@ class Directory:
         """Another upstream for a request that one or more have failed, of which nothing speaks against it; or None. ``wish`` is
         the name of the one to be taken if it can be.
 
-        With ``continues`` it must be able to go on with an answer, and that of the model that ``wish`` and the tried have: behind
-        one alias there may be two.
+        With ``continues`` it must be able to go on with an answer, and that of the model that ``wish`` and the tried have:
+        behind one alias there may be two.
         """
         others = [
             each
