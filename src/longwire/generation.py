@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from .endings import count_usage, refusal_for
@@ -87,6 +87,8 @@ class GenerationShell:
     registry: Registry
     calls: CallShell
     budget: RetryBudget
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whose turn it is to read what was said."""
 
     @classmethod
     def make(
@@ -271,7 +273,7 @@ class Generation:
     async def _take_up(self, beginning: Beginning) -> None:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
         target, headers, body = beginning.request
-        folded = fold(body, await beginning.read(), was_folded=beginning.was_folded)
+        folded = fold(body, await beginning.read(self.shell.reading), was_folded=beginning.was_folded)
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
         self.stream.store_request(head + folded)
@@ -281,7 +283,7 @@ class Generation:
     async def _read_and_ask(self, *, is_ours: bool) -> None:
         target, headers, body = small_request(self.stream)
         body, before = unfold(body) if self.stream.facts.continues else (body, Said())
-        self._said = await read_said(self.stream.log, before)
+        self._said = await read_said(self.stream.log, self.shell.reading, before)
         self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
 
     def _ask_for_rest(self, said: Said, request: tuple[bytes, Headers, bytes], *, is_ours: bool) -> None:

@@ -24,12 +24,18 @@ from .wire.http1 import Headers
 READ_BYTES = 64 * 1024
 EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
+BYTES_AT_ONCE = 128 * 1024
+"""The same for events that are large, or each of another form."""
+MAX_SAID_CHARS = 1024 * 1024
+"""More text than that is not put into a request: to write it takes some ten milliseconds, and no model reads it."""
 DONE_BLOCK = b"data: [DONE]\n\n"
 TOO_LARGE = "Its request is too large to be read again."
 
 
-async def read_said(log: Log, said: Said | None = None) -> Said:
+async def read_said(log: Log, turns: asyncio.Lock, said: Said | None = None) -> Said:
     """What the events in the log say, after what ``said`` has already, read a few at a time: there may be a hundred thousand.
+
+    When an engine dies, thousands of answers are read at once: they take ``turns``, with one of the loop's after each.
 
     Raises:
         CannotContinue: it cannot be gone on with.
@@ -37,15 +43,28 @@ async def read_said(log: Log, said: Said | None = None) -> Said:
     said = said or Said()
     position = 0
     while position < log.deliverable:
-        stop = min(position + EVENTS_AT_ONCE, log.deliverable)
+        async with turns:
+            position = _read_some(log, position, said)
+            await asyncio.sleep(0)
+    if len(said.content) + len(said.reasoning) > MAX_SAID_CHARS:
+        raise CannotContinue("It has said too much to be told again.")
+    return said
+
+
+def _read_some(log: Log, position: int, said: Said) -> int:
+    """Read some events from a position on; returns where to go on."""
+    stop, left = min(position + EVENTS_AT_ONCE, log.deliverable), BYTES_AT_ONCE
+    while position < stop and left > 0:
         try:
-            for place in range(position, stop):
-                said.add(log.block(place))
+            block = log.block(position)
         except LostEvents as exc:
             raise CannotContinue("Its beginning is not known any more.") from exc
-        position = stop
-        await asyncio.sleep(0)
-    return said
+        if len(block) > MAX_REREAD_BYTES:
+            raise CannotContinue("An event of it is too large to be read again.")
+        said.add(block)
+        left -= len(block)
+        position += 1
+    return position
 
 
 def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
@@ -77,9 +96,9 @@ class Beginning:
     def __repr__(self) -> str:
         return f"<Beginning {self._log!r}>"
 
-    async def read(self) -> Said:
+    async def read(self, turns: asyncio.Lock) -> Said:
         """What it says. Raises CannotContinue."""
-        return await read_said(self._log)
+        return await read_said(self._log, turns)
 
     def drop(self) -> None:
         """It is not needed any more. Called once."""
@@ -207,10 +226,15 @@ class SecondPart:
         if silent:
             self.stream.append_said(block, silent=True)
             return
-        self._put(lambda: self.seam.rewrite(block))
+        self._put(lambda: self._rewritten(block))
         if self.seam.is_ended and not self.is_over:
             self.stream.append_said(DONE_BLOCK)
             self._finish(self._on_stop)
+
+    def _rewritten(self, block: bytes) -> list[bytes]:
+        if len(block) > MAX_REREAD_BYTES:
+            raise CannotContinue("An event of the second part is too large to be rewritten.")
+        return self.seam.rewrite(block)
 
     def _put(self, make: Callable[[], list[bytes]]) -> None:
         try:
