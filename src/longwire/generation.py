@@ -144,7 +144,7 @@ class Generation:
             self._count(call, is_whole=False)
             self._part.conclude()
             return
-        if not reason.is_success and self._may_go_on(reason):
+        if not reason.is_success and self._may_go_on(call, reason):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
             return
@@ -168,7 +168,8 @@ class Generation:
         if self.stream.is_blank:
             self._broken = failure
         self._broken = self._broken or failure
-        if (call.is_lost or is_retryable(failure)) and self._may_try_rest():
+        may = (call.is_lost or is_retryable(failure)) and self._may_try_rest()
+        if may and self._is_no_whim(call, failure.reason):
             self._go_on(call)
         else:
             self._give_up("No other engine could go on with it.")
@@ -236,8 +237,14 @@ class Generation:
 
     # The second stage: the rest from an engine that goes on exactly.
 
-    def _may_go_on(self, reason: CloseReason) -> bool:
-        return self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER and self._may_try_rest()
+    def _may_go_on(self, call: Call, reason: CloseReason) -> bool:
+        may = self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER and self._may_try_rest()
+        return may and self._is_no_whim(call, reason)
+
+    def _is_no_whim(self, call: Call, reason: CloseReason) -> bool:
+        """To go on is no retry: what was generated is not thrown away. But each time a prompt is read anew, and a client that
+        waits for nobody must not have that done as often as it likes."""
+        return not call.order.clocks.is_clients_own(reason) or self._is_within_budget()
 
     def _may_try_rest(self) -> bool:
         facts = self.stream.facts
