@@ -390,3 +390,12 @@ async def test_a_rest_that_is_not_wanted_before_it_is_begun_holds_nothing() -> N
         house.streams[1].stop(Reason.CANCELLED, "")
         await client.answer()
         await until(lambda: not log.is_read, "nobody holds it")
+
+
+async def test_the_rest_is_not_tried_again_where_nothing_is() -> None:
+    for failover, status in (("off", 502), ("retry", 200)):
+        async with open_house(has_twin=True, failover=failover) as house:
+            stream_id, _ = await cut(house, "reset")
+            house.sim.fail_next("status=500")
+            rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+            assert rest.status == status, failover

@@ -168,7 +168,8 @@ class Generation:
         if self.stream.is_blank:
             self._broken = failure
         self._broken = self._broken or failure
-        may = (call.is_lost or is_retryable(failure)) and self._may_try_rest()
+        is_tried = self.shell.settings.failover != "off" and is_retryable(failure)
+        may = (call.is_lost or is_tried) and self._may_try_rest()
         if may and self._is_no_whim(call, failure.reason):
             self._go_on(call)
         else:
