@@ -292,6 +292,9 @@ class Generation:
         target, headers, body = small_request(self.stream)
         body, before = unfold(body) if self.stream.facts.continues else (body, Said())
         self._said = await read_said(self.stream.log, self.shell.reading, before)
+        if self._said.is_finished and is_ours:  # else its engine has said more, which was no end
+            self._end_finished(self._said)
+            return
         self._ask_for_rest(self._said, (target, headers, body), is_ours=is_ours)
 
     def _ask_for_rest(self, said: Said, request: tuple[bytes, Headers, bytes], *, is_ours: bool) -> None:
@@ -337,6 +340,13 @@ class Generation:
         self.stream.append_said(finish_event(said, "length", is_chat=is_chat(target)))
         self.stream.append_said(DONE_BLOCK)
         self.stream.facts.tokens_estimated = said.tokens
+        self.stream.end(CloseReason.COMPLETED)
+
+    def _end_finished(self, said: Said) -> None:
+        """A second part has come to its finish, and then its process died: nothing is missing but the end marker at most."""
+        if not said.is_done:
+            self.stream.append_said(DONE_BLOCK)
+        self.stream.facts.tokens_estimated, self.stream.facts.usage = said.tokens, said.usage
         self.stream.end(CloseReason.COMPLETED)
 
     # The third stage.

@@ -38,7 +38,7 @@ async def read_said(log: Log, turns: asyncio.Lock, said: Said | None = None) -> 
     When an engine dies, thousands of answers are read at once: they take ``turns``, with one of the loop's after each.
 
     Raises:
-        CannotContinue: it cannot be gone on with.
+        CannotContinue: it cannot be gone on with, and is not finished either.
     """
     said = said or Said()
     position = 0
@@ -61,7 +61,11 @@ def _read_some(log: Log, position: int, said: Said) -> int:
             raise CannotContinue("Its beginning is not known any more.") from exc
         if len(block) > MAX_REREAD_BYTES:
             raise CannotContinue("An event of it is too large to be read again.")
-        said.add(block)
+        try:
+            said.add(block)
+        except CannotContinue:
+            if not said.is_finished:
+                raise
         left -= len(block)
         position += 1
     return position
