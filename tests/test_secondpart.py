@@ -9,8 +9,8 @@ import pytest
 from tests.house import delta
 
 from longwire import secondpart
-from longwire.secondpart import BYTES_AT_ONCE, EVENTS_AT_ONCE, read_said
 from longwire.engines.said import CannotContinue
+from longwire.secondpart import BYTES_AT_ONCE, EVENTS_AT_ONCE, read_said
 from longwire.streams.log import Log
 from longwire.streams.terms import MAX_REREAD_BYTES
 

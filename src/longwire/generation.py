@@ -315,7 +315,8 @@ class Generation:
         include_stop = bool(fields.get("include_stop_str_in_output"))
         seam = Seam(said, stops_of(fields), include_stop, stream.facts.hides_usage, by_ids)
         self._turn_to(upstream, is_ours=is_ours)
-        self._part = SecondPart(stream, seam, self._stopped_at_seam, self._part_is_alien)
+        has_room = shell.registry.make_room_to_speak
+        self._part = SecondPart(stream, seam, has_room, self._stopped_at_seam, self._part_is_alien)
         call = Call(upstream, self._order(upstream, target, headers, rest), self._part, self, shell.calls)
         stream.producer = call
         shell.calls.instruments.continuations_total += 1

@@ -20,6 +20,7 @@ from .streams.log import Log, LostEvents
 from .streams.stream import Stream
 from .streams.terms import MAX_REREAD_BYTES
 from .wire.http1 import Headers
+from .words.reasons import CloseReason
 
 READ_BYTES = 64 * 1024
 EVENTS_AT_ONCE = 500
@@ -142,18 +143,25 @@ class Scratch:
 class SecondPart:
     """A call's sink. What comes in is rewritten and appended to the stream.
 
+    Nothing holds its engine up, and the arena's last blocks are for endings: without ``has_room`` it has come to its own.
     ``on_stop`` is called once when a stop string that spans the seam has ended the answer, or ``on_fault`` when an event can be
     no part of it: in a turn of its own, or before that by :meth:`conclude`."""
 
     keeps_bytes = False
 
     def __init__(
-        self, stream: Stream, seam: Seam, on_stop: Callable[[], object], on_fault: Callable[[str], object]
+        self,
+        stream: Stream,
+        seam: Seam,
+        has_room: Callable[[], bool],
+        on_stop: Callable[[], object],
+        on_fault: Callable[[str], object],
     ) -> None:
         self.stream = stream
         self.seam = seam
         self.chain = Scratch()
         self._request = b""
+        self._has_room = has_room
         self._on_stop = on_stop
         self._on_fault = on_fault
         self._verdict: Callable[[], object] | None = None
@@ -226,6 +234,10 @@ class SecondPart:
 
     def _append(self, block: bytes, silent: bool = False) -> None:
         if self.is_over:
+            return
+        if block != DONE_BLOCK and not self._has_room():
+            self.is_over = True
+            self.stream.stop(CloseReason.ARENA_FULL, "")
             return
         if silent:
             self.stream.append_said(block, silent=True)
