@@ -89,7 +89,8 @@ async def finish_and_die() -> None:
         client = Client(0, trial.port, slow=False)
         task = asyncio.create_task(client.run(request_of(1, 20)))
         while not any(b'"finish_reason":"stop"' in stream.log.body() for stream in trial.rooms.registry.list(None)):
-            await asyncio.sleep(0.001)
+            client.progress.clear()
+            await client.progress.wait()
         await trial.kill()
         response = await asyncio.wait_for(task, 10)
         (stream,) = trial.rooms.registry.list(None)

@@ -11,6 +11,7 @@ from tests.house import Answer, TestHouse, chat, open_house, until
 from longwire import generation, secondpart
 from longwire.sim.answer import expected_reasoning, expected_text
 from longwire.streams.terms import MAX_REREAD_BYTES
+from longwire.words.errors import Overloaded
 from longwire.words.reasons import CloseReason as Reason
 
 SEED = 3
@@ -399,3 +400,15 @@ async def test_the_rest_is_not_tried_again_where_nothing_is() -> None:
             house.sim.fail_next("status=500")
             rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
             assert rest.status == status, failover
+
+
+async def test_a_rest_that_is_refused_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, _ = await cut(house, "reset")
+
+        def refuse(*_: object) -> None:
+            raise Overloaded("There is no room.", retry_after_s=2)
+
+        monkeypatch.setattr(house.gateway.registry, "open", refuse)
+        assert (await house.call("POST", f"/v1/streams/{stream_id}/continue", None)).status == 503
+        assert not house.stream(stream_id).log.is_read

@@ -8,6 +8,7 @@ started acts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -125,11 +126,10 @@ class Gateway:
             continues=True,
         )
         beginning = Beginning(other)
-        try:
+        with ExitStack() as refused:
+            refused.callback(beginning.drop)
             stream = self._open(facts, visit)
-        except BaseException:
-            beginning.drop()
-            raise
+            refused.pop_all()
         if key_hash:
             self.registry.pin_key(key_hash, body_hash, stream)
         Generation(stream, self.generations).go_on_with(beginning)

@@ -9,6 +9,8 @@ What lives here: the three stages of failover. What must not: how an engine is a
 
 Each later attempt is made of what the arena holds, the stored request and the log. So whoever adopts a stream in the middle of
 all this decides as the process before it would have done.
+
+Over 400 lines: the stages fall into one another, and what each leaves undone must be seen where the next begins.
 """
 
 from __future__ import annotations
