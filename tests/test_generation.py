@@ -412,3 +412,13 @@ async def test_a_rest_that_is_refused_holds_nothing(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(house.gateway.registry, "open", refuse)
         assert (await house.call("POST", f"/v1/streams/{stream_id}/continue", None)).status == 503
         assert not house.stream(stream_id).log.is_read
+
+
+async def test_a_request_of_very_many_small_parts_is_not_read_again() -> None:
+    async with open_house(has_twin=True) as house:
+        house.sim.fail_next("reset_after=4")
+        body = chat(tokens=TOKENS) | {"messages": [{"role": "user", "content": "x"}] * 5_000}
+        answer = await house.ask(body)
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+        refused = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert refused.status == 409 and sum(asked(house)) == 1

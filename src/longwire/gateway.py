@@ -20,6 +20,7 @@ from .engines.directory import Directory
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import with_model
+from .engines.said import CannotContinue
 from .generation import Generation, GenerationShell, clocks_of
 from .secondpart import Beginning
 from .streams.arena import ArenaFull
@@ -125,7 +126,10 @@ class Gateway:
             attempts=1,
             continues=True,
         )
-        beginning = Beginning(other)
+        try:
+            beginning = Beginning(other)
+        except CannotContinue as exc:
+            raise Conflict(exc.why) from exc
         with ExitStack() as refused:
             refused.callback(beginning.drop)
             stream = self._open(facts, visit)

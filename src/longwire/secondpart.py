@@ -27,6 +27,8 @@ EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
 BYTES_AT_ONCE = 128 * 1024
 """The same for events that are large, or each of another form."""
+MAX_REREAD_KEYS = 8000
+"""It is not the bytes of a request that take time, but its objects: ten times as much where it is all small messages."""
 MAX_SAID_CHARS = 1024 * 1024
 """More text than that is not put into a request: to write it takes some ten milliseconds, and no model reads it."""
 DONE_BLOCK = b"data: [DONE]\n\n"
@@ -114,12 +116,14 @@ def small_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
     """As :func:`stored_request`, where it may be parsed. A large one is not even copied. Raises CannotContinue."""
     if stream.request is not None and stream.request.end > MAX_REREAD_BYTES:
         raise CannotContinue(TOO_LARGE)
-    return stored_request(stream)
+    request = stored_request(stream)
+    check_size(request[2])
+    return request
 
 
 def check_size(body: bytes) -> None:
     """Raises CannotContinue where parsing a stored request would hold up all streams."""
-    if len(body) > MAX_REREAD_BYTES:
+    if len(body) > MAX_REREAD_BYTES or body.count(b'":') > MAX_REREAD_KEYS:
         raise CannotContinue(TOO_LARGE)
 
 
