@@ -176,3 +176,24 @@ def test_the_request_for_another_engine_is_whole_when_its_process_dies(
 @pytest.mark.parametrize("seed", range(3))
 def test_failovers_survive_their_process_byte_for_byte(seed: int, fault: str) -> None:
     uvloop.run(round_trip(seed, 6, fault))
+
+
+async def finish_and_die() -> None:
+    """Of the second part all is there but the end marker when its process dies."""
+    async with TwinTrial("reset_after=5") as trial:
+        trial.twin.fail_next("stall_last")
+        client = Client(0, trial.port, slow=False)
+        task = asyncio.create_task(client.run(request_of(1, 20)))
+        while not any(b'"finish_reason":"stop"' in stream.log.body() for stream in trial.rooms.registry.list(None)):
+            client.progress.clear()
+            await client.progress.wait()
+        await trial.kill()
+        response = await asyncio.wait_for(task, 10)
+        (stream,) = trial.rooms.registry.list(None)
+        assert text_of(body_of(response)) == answer_text(1, 20)
+        assert stream.reason == "completed" and b'"error"' not in response
+        assert body_of(response).count(b"data: [DONE]\n\n") == 1
+
+
+def test_an_answer_that_lacks_only_its_end_marker_is_whole() -> None:
+    uvloop.run(finish_and_die())

@@ -10,8 +10,9 @@ import pytest
 from tests.house import Answer, TestHouse, chat, open_house, until
 
 from longwire import generation, secondpart
-from longwire.generation import MAX_REREAD_BYTES
 from longwire.sim.answer import expected_reasoning, expected_text
+from longwire.streams.terms import MAX_REREAD_BYTES
+from longwire.words.errors import Overloaded
 from longwire.words.reasons import CloseReason as Reason
 
 SEED = 3
@@ -350,6 +351,9 @@ async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -
         house.sim.fail_next("reset_after=4")
         answer = await house.ask(body)
         assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+        assert answer.in_band_error["continuable"] is False and house.gateway.arena.statistics()["request"] == 0
+        refused = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert (refused.status, refused.error["code"]) == (409, "conflict")
 
 
 async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,3 +436,34 @@ async def test_a_rest_that_is_not_wanted_before_it_is_begun_holds_nothing() -> N
         house.streams[1].stop(Reason.CANCELLED, "")
         await client.answer()
         await until(lambda: not log.is_read, "nobody holds it")
+
+
+async def test_the_rest_is_not_tried_again_where_nothing_is() -> None:
+    for failover, status in (("off", 502), ("retry", 200)):
+        async with open_house(has_twin=True, failover=failover) as house:
+            stream_id, _ = await cut(house, "reset")
+            house.sim.fail_next("status=500")
+            rest = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+            assert rest.status == status, failover
+
+
+async def test_a_rest_that_is_refused_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        stream_id, _ = await cut(house, "reset")
+
+        def refuse(*_: object) -> None:
+            raise Overloaded("There is no room.", retry_after_s=2)
+
+        monkeypatch.setattr(house.gateway.registry, "open", refuse)
+        assert (await house.call("POST", f"/v1/streams/{stream_id}/continue", None)).status == 503
+        assert not house.stream(stream_id).log.is_read
+
+
+async def test_a_request_of_very_many_small_parts_is_not_read_again() -> None:
+    async with open_house(has_twin=True) as house:
+        house.sim.fail_next("reset_after=4")
+        body = chat(tokens=TOKENS) | {"messages": [{"role": "user", "content": "x"}] * 5_000}
+        answer = await house.ask(body)
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "upstream_reset"
+        refused = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
+        assert refused.status == 409 and sum(asked(house)) == 1

@@ -8,6 +8,7 @@ started acts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from .engines.kinds import Continues
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
 from .engines.request import with_model
+from .engines.said import CannotContinue
 from .generation import Generation, GenerationShell
 from .secondpart import Beginning
 from .streams.arena import ArenaFull
@@ -118,12 +120,14 @@ class Gateway:
             attempts=1,
             continues=True,
         )
-        beginning = Beginning(other)
         try:
+            beginning = Beginning(other)
+        except CannotContinue as exc:
+            raise Conflict(exc.why) from exc
+        with ExitStack() as refused:
+            refused.callback(beginning.drop)
             stream = self._open(facts, visit)
-        except BaseException:
-            beginning.drop()
-            raise
+            refused.pop_all()
         if key_hash:
             self.registry.pin_key(key_hash, body_hash, stream)
         Generation(stream, self.generations).go_on_with(beginning)

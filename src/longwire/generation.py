@@ -9,6 +9,8 @@ What lives here: the three stages of failover. What must not: how an engine is a
 
 Each later attempt is made of what the arena holds, the stored request and the log. So whoever adopts a stream in the middle of
 all this decides as the process before it would have done.
+
+Over 400 lines: the stages fall into one another, and what each leaves undone must be seen where the next begins.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ from .engines.seam import Seam
 from .engines.transport import UpstreamConnection
 from .engines.watchman import Watchman
 from .observe.instruments import Instruments
-from .secondpart import MAX_REREAD_BYTES, Beginning, SecondPart, check_size, read_said, stored_request
+from .secondpart import Beginning, SecondPart, check_size, read_said, small_request, stored_request
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
+from .streams.terms import MAX_REREAD_BYTES
 from .wire.http1 import Headers, encode_request_head
 from .words.clock import Clock
 from .words.faultpoint import reach
@@ -74,7 +77,9 @@ class GenerationShell:
     registry: Registry
     calls: CallShell
     budget: RetryBudget
-    _clocks: dict[tuple[str, bool], Clocks] = field(default_factory=dict)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whose turn it is to read what was said."""
+    _clocks: dict[tuple[str, str, bool], Clocks] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -87,15 +92,17 @@ class GenerationShell:
     def clocks_of(self, facts: Facts) -> Clocks:
         """The clocks of a stream's engines. Of an answer in one piece, or of one that nobody here can read, no token is seen.
         Those of requests that wish nothing are shared by all streams of a model."""
-        sees_tokens = facts.wants_stream and facts.route != "relay"
-        clocks = None if facts.timeouts else self._clocks.get((facts.model, sees_tokens))
+        clocks = None if facts.timeouts else self._clocks.get((facts.model, facts.route, facts.wants_stream))
         if clocks is None:
             clocks = clocks_for(self.settings, facts.model, facts.timeouts)
-            clocks = clocks if sees_tokens else clocks.without_tokens()
+            if facts.route == "relay":
+                clocks = clocks.without_tokens()
+            elif not facts.wants_stream:
+                clocks = clocks.in_one_piece()
             if not facts.timeouts:
                 if len(self._clocks) >= MAX_KNOWN_CLOCKS:
                     self._clocks.clear()
-                self._clocks[facts.model, sees_tokens] = clocks
+                self._clocks[facts.model, facts.route, facts.wants_stream] = clocks
         return clocks
 
 
@@ -142,7 +149,7 @@ class Generation:
             self._count(call, is_whole=False)
             self._part.conclude()  # whatever the engine says of its end: that was decided before
             return
-        if not reason.is_success and self._may_go_on(reason, is_ours=call.is_lost):
+        if not reason.is_success and self._may_go_on(call, reason):
             self._broken = Failure(reason, message)
             self._go_on(call)  # what a second part holds back is said again by the third
             return
@@ -166,7 +173,9 @@ class Generation:
         if self.stream.is_blank:
             self._broken = failure
         self._broken = self._broken or failure
-        if (call.is_lost or is_retryable(failure)) and self._may_try_rest(is_ours=call.is_lost):
+        is_tried = self.shell.settings.failover != "off" and is_retryable(failure)
+        may = (call.is_lost or is_tried) and self._may_try_rest(is_ours=call.is_lost)
+        if may and self._is_no_whim(call, failure.reason):
             self._go_on(call)
         else:
             self._give_up("No other engine could go on with it.")
@@ -234,9 +243,14 @@ class Generation:
 
     # The second stage: the rest from an engine that goes on exactly.
 
-    def _may_go_on(self, reason: CloseReason, *, is_ours: bool) -> bool:
+    def _may_go_on(self, call: Call, reason: CloseReason) -> bool:
         is_wanted = self.shell.settings.failover == "continue" and reason in _GONE_ON_AFTER
-        return is_wanted and self._may_try_rest(is_ours=is_ours)
+        return is_wanted and self._may_try_rest(is_ours=call.is_lost) and self._is_no_whim(call, reason)
+
+    def _is_no_whim(self, call: Call, reason: CloseReason) -> bool:
+        """To go on is no retry: what was generated is not thrown away. But each time a prompt is read anew, and a client that
+        waits for nobody must not have that done as often as it likes."""
+        return not call.order.clocks.is_clients_own(reason) or self._is_within_budget()
 
     def _may_try_rest(self, *, is_ours: bool) -> bool:
         facts = self.stream.facts
@@ -272,8 +286,7 @@ class Generation:
     async def _take_up(self, beginning: Beginning) -> None:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
         target, headers, body = beginning.request
-        check_size(body)
-        folded = fold(body, await beginning.read(), was_folded=beginning.was_folded)
+        folded = fold(body, await beginning.read(self.shell.reading), was_folded=beginning.was_folded)
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
         self.stream.store_request(head + folded)
@@ -281,11 +294,10 @@ class Generation:
         await self._read_and_ask(is_ours=True)
 
     async def _read_and_ask(self, *, is_ours: bool) -> None:
-        target, headers, body = stored_request(self.stream)
-        check_size(body)
+        target, headers, body = small_request(self.stream)
         body, before = unfold(body) if self.stream.facts.continues else (body, Said())
-        self._said = said = await read_said(self.stream.log, before)
-        if said.is_finished:
+        self._said = said = await read_said(self.stream.log, self.shell.reading, before)
+        if said.is_finished and is_ours:  # else its engine has said more, which was no end
             end_finished(self.stream, said)
         else:
             self._ask_for_rest(said, (target, headers, body), is_ours=is_ours)
@@ -308,7 +320,8 @@ class Generation:
         include_stop = bool(fields.get("include_stop_str_in_output"))
         seam = Seam(said, stops_of(fields), include_stop, stream.facts.hides_usage, by_ids)
         self._turn_to(upstream, is_ours=is_ours)
-        self._part = SecondPart(stream, seam, self._stopped_at_seam, self._part_is_alien)
+        has_room = shell.registry.make_room_to_speak
+        self._part = SecondPart(stream, seam, has_room, self._stopped_at_seam, self._part_is_alien)
         call = Call(upstream, self._order(upstream, target, headers, rest), self._part, self, shell.calls)
         stream.producer = call
         shell.calls.instruments.continuations_total += 1

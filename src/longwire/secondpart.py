@@ -19,42 +19,60 @@ from .engines.said import CannotContinue, Said
 from .engines.seam import Seam
 from .streams.log import Log, LostEvents
 from .streams.stream import Stream
+from .streams.terms import MAX_REREAD_BYTES
 from .wire.http1 import Headers
+from .words.reasons import CloseReason
 
 READ_BYTES = 64 * 1024
 EVENTS_AT_ONCE = 500
 """Events that are read between two turns of the loop: about a millisecond."""
-MAX_REREAD_BYTES = 1024 * 1024
-"""A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
+BYTES_AT_ONCE = 128 * 1024
+"""The same for events that are large, or each of another form."""
+MAX_REREAD_KEYS = 8000
+"""It is not the bytes of a request that take time, but its objects: ten times as much where it is all small messages."""
+MAX_SAID_CHARS = 1024 * 1024
+"""More text than that is not put into a request: to write it takes some ten milliseconds, and no model reads it."""
+TOO_LARGE = "Its request is too large to be read again."
 
 
-async def read_said(log: Log, said: Said | None = None) -> Said:
+async def read_said(log: Log, turns: asyncio.Lock, said: Said | None = None) -> Said:
     """What the events in the log say, after what ``said`` has already, read a few at a time: there may be a hundred thousand.
     The answer may be finished: then a process has died before it could end the stream.
 
+    When an engine dies, thousands of answers are read at once: they take ``turns``, with one of the loop's after each.
+
     Raises:
-        CannotContinue: it cannot be gone on with.
+        CannotContinue: it cannot be gone on with, and is not finished either.
     """
     said = said or Said()
     position = 0
     while position < log.deliverable:
-        stop = min(position + EVENTS_AT_ONCE, log.deliverable)
-        try:
-            for place in range(position, stop):
-                _add(said, log.block(place))
-        except LostEvents as exc:
-            raise CannotContinue("Its beginning is not known any more.") from exc
-        position = stop
-        await asyncio.sleep(0)
+        async with turns:
+            position = _read_some(log, position, said)
+            await asyncio.sleep(0)
+    if len(said.content) + len(said.reasoning) > MAX_SAID_CHARS:
+        raise CannotContinue("It has said too much to be told again.")
     return said
 
 
-def _add(said: Said, block: bytes) -> None:
-    try:
-        said.add(block)
-    except CannotContinue:
-        if not said.is_finished:
-            raise
+def _read_some(log: Log, position: int, said: Said) -> int:
+    """Read some events from a position on; returns where to go on."""
+    stop, left = min(position + EVENTS_AT_ONCE, log.deliverable), BYTES_AT_ONCE
+    while position < stop and left > 0:
+        try:
+            block = log.block(position)
+        except LostEvents as exc:
+            raise CannotContinue("Its beginning is not known any more.") from exc
+        if len(block) > MAX_REREAD_BYTES:
+            raise CannotContinue("An event of it is too large to be read again.")
+        try:
+            said.add(block)
+        except CannotContinue:
+            if not said.is_finished:
+                raise
+        left -= len(block)
+        position += 1
+    return position
 
 
 def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
@@ -78,7 +96,7 @@ class Beginning:
 
     def __init__(self, other: Stream) -> None:
         """Raises CannotContinue where the request is not there any more."""
-        self.request = stored_request(other)
+        self.request = small_request(other)
         self.was_folded = other.facts.continues
         self._log = other.log
         self._log.hold()
@@ -86,19 +104,28 @@ class Beginning:
     def __repr__(self) -> str:
         return f"<Beginning {self._log!r}>"
 
-    async def read(self) -> Said:
+    async def read(self, turns: asyncio.Lock) -> Said:
         """What it says. Raises CannotContinue."""
-        return await read_said(self._log)
+        return await read_said(self._log, turns)
 
     def drop(self) -> None:
         """It is not needed any more. Called once."""
         self._log.drop()
 
 
+def small_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
+    """As :func:`stored_request`, where it may be parsed. A large one is not even copied. Raises CannotContinue."""
+    if stream.request is not None and stream.request.end > MAX_REREAD_BYTES:
+        raise CannotContinue(TOO_LARGE)
+    request = stored_request(stream)
+    check_size(request[2])
+    return request
+
+
 def check_size(body: bytes) -> None:
     """Raises CannotContinue where parsing a stored request would hold up all streams."""
-    if len(body) > MAX_REREAD_BYTES:
-        raise CannotContinue("Its request is too large to be read again.")
+    if len(body) > MAX_REREAD_BYTES or body.count(b'":') > MAX_REREAD_KEYS:
+        raise CannotContinue(TOO_LARGE)
 
 
 class Scratch:
@@ -121,18 +148,25 @@ class Scratch:
 class SecondPart:
     """A call's sink. What comes in is rewritten and appended to the stream.
 
+    Nothing holds its engine up, and the arena's last blocks are for endings: without ``has_room`` it has come to its own.
     ``on_stop`` is called once when a stop string that spans the seam has ended the answer, or ``on_fault`` when an event can be
     no part of it: in a turn of its own, or before that by :meth:`conclude`."""
 
     keeps_bytes = False
 
     def __init__(
-        self, stream: Stream, seam: Seam, on_stop: Callable[[], object], on_fault: Callable[[str], object]
+        self,
+        stream: Stream,
+        seam: Seam,
+        has_room: Callable[[], bool],
+        on_stop: Callable[[], object],
+        on_fault: Callable[[str], object],
     ) -> None:
         self.stream = stream
         self.seam = seam
         self.chain = Scratch()
         self._request = b""
+        self._has_room = has_room
         self._on_stop = on_stop
         self._on_fault = on_fault
         self._verdict: Callable[[], object] | None = None
@@ -206,13 +240,22 @@ class SecondPart:
     def _append(self, block: bytes, silent: bool = False) -> None:
         if self.is_over:
             return
+        if block != DONE_BLOCK and not self._has_room():
+            self.is_over = True
+            self.stream.stop(CloseReason.ARENA_FULL, "")
+            return
         if silent:
             self.stream.append_said(block, silent=True)
             return
-        self._put(lambda: self.seam.rewrite(block))
+        self._put(lambda: self._rewritten(block))
         if self.seam.is_ended and not self.is_over:
             self.stream.append_said(DONE_BLOCK)
             self._finish(self._on_stop)
+
+    def _rewritten(self, block: bytes) -> list[bytes]:
+        if len(block) > MAX_REREAD_BYTES:
+            raise CannotContinue("An event of the second part is too large to be rewritten.")
+        return self.seam.rewrite(block)
 
     def _put(self, make: Callable[[], list[bytes]]) -> None:
         try:

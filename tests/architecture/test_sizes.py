@@ -84,7 +84,6 @@ BOUNDARIES: dict[str, str] = {
     "longwire.engines.call.Call._wait_connect": "logged, and the one stream ends with internal_error",
     "longwire.streams.subscriber.Subscriber.wake": "logged, and the one reader is cut with internal_error",
     "longwire.generation.Generation._guarded": "logged, and the one stream ends with what its first engine had failed by",
-    "longwire.gateway.Gateway.go_on": "lets go of the other stream's log and raises on",
     "longwire.gateway.Gateway._open": "gives the slot back and raises on",
     "longwire.gateway.Gateway._call": "ends the stream that nobody reads yet and raises on",
 }

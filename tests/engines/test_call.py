@@ -25,6 +25,7 @@ from tests.house import (
 from longwire.engines.breaker import BreakerState
 from longwire.engines.call import Call
 from longwire.engines.pool import Upstream
+from longwire.streams.terms import MAX_REREAD_BYTES
 from longwire.words.reasons import CloseReason as Reason
 
 ANSWER = CHUNKED + in_chunks(*WHOLE)
@@ -222,7 +223,7 @@ async def test_a_body_is_kept_no_longer_than_it_is_needed() -> None:
         go_on = asyncio.Event()
         house.engine.will_say(CHUNKED + in_chunks(delta("a"), last=False), go_on, in_chunks(*WHOLE[1:]))
         client = await house.connect()
-        client.post(chat(model="script", pad="x" * 100_000))
+        client.post(chat(model="script", pad="x" * MAX_REREAD_BYTES))  # nobody could go on with this answer
         await client.head()
         call = house.streams[0].producer
         assert isinstance(call, Call)

@@ -47,7 +47,7 @@ def test_every_ending_is_decided() -> None:
     can_be = {reason.value for reason in CloseReason if is_retryable(Failure(reason, ""))}
     assert can_be == {
         "upstream_unreachable", "upstream_reset", "upstream_incomplete", "upstream_protocol", "upstream_timeout",
-        "connect_timeout", "first_token_timeout", "upstream_error_event",
+        "connect_timeout", "first_token_timeout", "token_silence", "upstream_error_event",
     }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ slow_head             |whole |upstream_timeout    |504      |1 cancelled        
 slow_head=50          |stream|completed           |all      |1 answered           |kept  |no |-          |6  |same
 slow_head=50          |whole |completed           |all      |1 answered           |kept  |no |-          |5  |same
 headers_then_stall    |stream|first_token_timeout |504      |1 cancelled          |closed|yes|first_token|20 |failover
-headers_then_stall    |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
+headers_then_stall    |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
 reset                 |stream|upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 reset                 |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 close                 |stream|upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
@@ -197,9 +197,9 @@ vllm_error_event=63   |stream|upstream_error_event|60 tokens|1 answered         
 reset_after=0         |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 reset_after=1         |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 reset_inside=0        |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
-stall_after=0         |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
-stall_after=1         |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
-stall_inside=0        |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
+stall_after=0         |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
+stall_after=1         |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
+stall_inside=0        |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
 half_close_after=0    |whole |upstream_reset      |502      |1 cancelled          |closed|yes|-          |0  |failover
 half_close_after=1    |whole |upstream_reset      |502      |1 cancelled          |closed|yes|-          |0  |failover
 close_after=0         |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
@@ -208,9 +208,9 @@ close_inside=0        |whole |upstream_reset      |502      |1 answered         
 garbage_after=0       |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 garbage_after=1       |whole |upstream_reset      |502      |1 answered           |closed|yes|-          |0  |failover
 stall_last            |stream|completed           |all      |1 cancelled          |closed|no |silence    |25 |same
-stall_last            |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
+stall_last            |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
 stay_open             |stream|completed           |all      |1 cancelled          |closed|no |-          |0  |same
-stay_open             |whole |total_timeout       |504      |1 cancelled          |closed|no |total      |120|same
+stay_open             |whole |token_silence       |504      |1 cancelled          |closed|yes|silence    |25 |failover
 no_done               |stream|completed           |all      |1 answered           |kept  |no |-          |0  |same
 no_finish             |stream|upstream_incomplete |60 tokens|1 answered           |kept  |yes|-          |0  |goes on
 two_done              |stream|completed           |all      |1 answered           |kept  |no |-          |0  |same

@@ -153,6 +153,19 @@ async def test_a_request_has_its_own_times_within_bounds_and_its_impatience_is_n
         assert house.gateway.directory.upstreams[0].breaker.state is BreakerState.OPEN
 
 
+@pytest.mark.parametrize(("wish", "waits_s", "is_whole"), [("silence=1", 4, False), ("silence=8", 27, True)])
+async def test_what_only_its_client_does_not_wait_for_is_gone_on_with_as_its_budget_allows(
+    wish: str, waits_s: float, is_whole: bool
+) -> None:
+    async with open_house(has_twin=True, retry_budget_floor=0, retry_budget_percent=0, **CLOCKS) as house:
+        house.sim.fail_next("stall_after=4")
+        client = await begin(house, chat(tokens=TOKENS), {"longwire-timeouts": wish}, events=4)
+        await let_pass(house, waits_s)
+        answer = await client.answer()
+        assert (answer.in_band_error is None) is is_whole and len(house.twin.requests) == is_whole
+        assert house.metric("longwire_retries_refused_total") == (not is_whole)
+
+
 @pytest.mark.parametrize("jump_s", [30, 3600])
 async def test_a_process_that_was_stopped_blames_no_engine(jump_s: float) -> None:
     """SIGSTOP, or a machine that sleeps: the clock has moved on, and nobody was there to read."""

@@ -122,3 +122,23 @@ async def test_of_an_engine_s_bytes_no_more_is_kept_than_an_event(event: bytes) 
         more.set()
         answer = await client.rest()
         assert answer.text == SAID + "a" + "xy" * count * (b"xy" in event) + "b" and answer.is_marked_done
+
+
+async def test_a_second_part_leaves_the_arena_s_last_blocks_for_endings() -> None:
+    async with open_house(has_twin=True, arena_bytes=2 << 20) as house:
+        house.sim.fail_next("reset_after=4")
+        client = await house.connect()
+        client.post(chat(tokens=12_000))
+        await client.head()
+        answer = await client.rest()
+        assert answer.in_band_error is not None and answer.in_band_error["code"] == "arena_full"
+        assert answer.is_marked_done
+
+
+async def test_what_has_ended_gives_way_to_a_second_part() -> None:
+    async with open_house(has_twin=True, arena_bytes=4 << 20) as house:
+        old = await house.ask(chat(tokens=7_000))
+        house.sim.fail_next("reset_after=4")
+        answer = await house.ask(chat(tokens=14_000))
+        assert answer.in_band_error is None and answer.is_marked_done and answer.text == expected_text(SEED, 14_000)
+        assert (await house.fetch(f"/v1/streams/{old.stream_id}")).status == 410

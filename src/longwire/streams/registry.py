@@ -305,6 +305,12 @@ class Registry:
             if self.arena.free_blocks > RESERVE_BLOCKS:
                 break
 
+    def make_room_to_speak(self) -> bool:
+        """Whether a stream may say more that does not go through a chain which waits for blocks; what has ended gives way."""
+        if self.arena.free_blocks < PAUSE_BLOCKS:
+            self._make_room()
+        return self.arena.free_blocks >= PAUSE_BLOCKS
+
     def evict(self, stream: Stream) -> None:
         """Forget an ended stream. Readers that are still on it keep its blocks until they are through."""
         assert stream.state is State.ENDED, "only ended streams are evicted"

@@ -241,8 +241,7 @@ class Stream:
 
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""
-        self.kind = Kind.BODY
-        self.body_head = head
+        self.kind, self.body_head = Kind.BODY, head
         self._commit()
         self.last_at = self._now()
 
@@ -279,7 +278,8 @@ class Stream:
         self.ended_at = self._now()
         self.producer = None
         self.waiting_since = None
-        request, self.request = (None, self.request) if is_part(self.facts, self.kind, reason) else (self.request, None)
+        request = None if is_part(self.facts, self.kind, reason, self.request) else self.request
+        self.request = None if request is not None else self.request
         if self.slot is not None:
             self.slot.release()
         self._on_end(self)
@@ -323,10 +323,9 @@ class Stream:
             self.is_cut = True
             return
         facts = {"stream_id": self.public_id, "last_seq": self.log.seq_at(len(self.log.entries)) - 1}
-        hopes = {"resumable": reason.resumable, "continuable": is_part(self.facts, self.kind, reason)}
-        blocks = self.ending.error_blocks(reason, message, facts | hopes)
+        hopes = {"resumable": reason.resumable, "continuable": is_part(self.facts, self.kind, reason, self.request)}
         try:
-            for block in blocks:
+            for block in self.ending.error_blocks(reason, message, facts | hopes):
                 self.log.append_record(block)  # the row tells of it, together with the end
         except ArenaFull:
             self.is_cut = True  # Nothing more can be said: readers see the connection break, which is no false success.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..words.reasons import CloseReason
 from ..words.wishes import NO_WISHES
+from .chain import Chain
 
 
 class State(IntEnum):
@@ -176,7 +177,13 @@ class Tally:
         return f"<Tally {states}, {self.readers} readers>"
 
 
-def is_part(facts: Facts, kind: Kind, reason: CloseReason) -> bool:
+MAX_REREAD_BYTES = 1024 * 1024
+"""A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds. So nobody can go on
+with its answer, and it is not kept for that either."""
+
+
+def is_part(facts: Facts, kind: Kind, reason: CloseReason, request: Chain | None) -> bool:
     """Whether an ending leaves a part of an answer, whose rest can be asked for: then its request is kept."""
     has_begun = not reason.is_success and facts.first_token_at is not None
-    return has_begun and facts.can_be_continued and kind is Kind.EVENTS and facts.choices == 1
+    is_readable = facts.can_be_continued and request is not None and request.end <= MAX_REREAD_BYTES
+    return has_begun and is_readable and kind is Kind.EVENTS and facts.choices == 1
