@@ -92,6 +92,13 @@ async def test_an_answer_that_lacks_only_its_end_gets_it() -> None:
         assert answer.frames[-1]["choices"][0]["finish_reason"] == "length"
 
 
+async def test_a_finished_answer_is_whole_though_an_error_follows() -> None:
+    async with open_house(has_twin=True) as house:
+        house.sim.fail_next(f"error_event={1 + TOKENS + 1}")
+        check_whole(await house.ask(chat(tokens=TOKENS, max_tokens=TOKENS)))
+        assert asked(house) == (1, 0)
+
+
 async def test_ids_go_on_and_the_epoch_rises_at_the_seam() -> None:
     async with open_house(has_twin=True) as house:
         house.sim.fail_next("reset_after=5")
