@@ -241,7 +241,7 @@ class Generation:
         try:
             self._said = said = await read_said(self.stream.log)
             if said.is_finished:
-                self._end_finished(said)
+                self._end_whole(said, *(() if said.is_done else (DONE_BLOCK,)))
             else:
                 self._ask_for_rest(said, is_ours=is_ours)
         except CannotContinue as exc:
@@ -266,7 +266,7 @@ class Generation:
             raise CannotContinue("There is no engine left that can go on with it.")
         rest = continued_body(target, body, said, upstream.abilities)
         if rest is None:
-            self._end_by_length(said, target)
+            self._end_whole(said, finish_event(said, "length", is_chat=is_chat(target)), DONE_BLOCK)
             return
         by_ids = continues_by_ids(target, body, said, upstream.abilities)
         rest = self._renamed(rest, upstream)
@@ -281,13 +281,12 @@ class Generation:
         reach("continued")
 
     def _choose_for_rest(self, *, is_ours: bool) -> Upstream | None:
-        """Another one if there is any, else the same: it may have lost a connection only. Where we have, the same first: nothing
-        speaks against it, and the other may be the one that has failed before."""
+        """Another one if there is any, else the same: it may have lost a connection only. Where we have, the same first:
+        nothing speaks against it, and the other may be the one that has failed before."""
         directory, facts = self.shell.directory, self.stream.facts
         same = directory.choose_again(facts.model, facts.engine)
-        if is_ours and same is not None:
-            return same
-        return directory.choose_other(facts.model, (facts.engine,), continues=True) or same
+        first = same if is_ours else None
+        return first or directory.choose_other(facts.model, (facts.engine,), continues=True) or same
 
     def _stopped_at_seam(self) -> None:
         call = self.stream.producer
@@ -301,18 +300,11 @@ class Generation:
             call.stop()
             self._give_up(why)
 
-    def _end_finished(self, said: Said) -> None:
-        """All of it was said when it broke: at most the end marker is missing."""
-        if not said.is_done:
-            self.stream.append_said(DONE_BLOCK)
+    def _end_whole(self, said: Said, *blocks: bytes) -> None:
+        """All of it was said: nothing is missing but its end."""
+        for block in blocks:
+            self.stream.append_said(block)
         self.stream.facts.tokens_estimated, self.stream.facts.usage = said.tokens, said.usage
-        self.stream.end(CloseReason.COMPLETED)
-
-    def _end_by_length(self, said: Said, target: bytes) -> None:
-        """As many tokens were said as were asked for: what is missing is the end alone."""
-        self.stream.append_said(finish_event(said, "length", is_chat=is_chat(target)))
-        self.stream.append_said(DONE_BLOCK)
-        self.stream.facts.tokens_estimated = said.tokens
         self.stream.end(CloseReason.COMPLETED)
 
     # The third stage.
@@ -322,15 +314,14 @@ class Generation:
         fields = {"stream": self.stream.public_id, "reason": str(broken.reason), "why": why}
         log.info("not_continued", extra={"fields": fields})
         if self._said is not None:
-            self.stream.facts.tokens_estimated = self._said.tokens
-            self.stream.facts.usage = self._said.usage
+            self.stream.facts.tokens_estimated, self.stream.facts.usage = self._said.tokens, self._said.usage
         self.stream.end(broken.reason, broken.message)
 
     # What all stages have in common.
 
     def _has_attempts(self, *, is_ours: bool) -> bool:
-        """And somebody still wants it: nothing is tried again once the client is gone. ``is_ours``: the last one was lost by us,
-        and is made again instead of being counted."""
+        """And somebody still wants it: nothing is tried again once the client is gone. ``is_ours``: the last was lost by us,
+        and is made again without being counted."""
         stream = self.stream
         is_wanted = stream.is_unread_since is None or stream.on_disconnect is not OnDisconnect.CANCEL
         attempts = stream.facts.attempts - is_ours

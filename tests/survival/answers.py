@@ -55,9 +55,9 @@ class Question:
         }
 
     def most_requests(self, kills: int) -> int:
-        """How many requests for it engines may have seen: one, one more where the first engine closes a connection that was used
-        before without a word, and one where it fails. Where a process dies with the socket of a second part, the rest is asked
-        for in the same way again."""
+        """How many requests for it engines may have seen: one, one more where the first engine closes without a word a
+        connection that was used before, and one where it fails. Where a process dies with the socket of a second part, the
+        rest is asked for in the same way again."""
         lived_through = (kills if self.kills_until is None else self.kills_until) - self.kills_before
         return 3 * (1 + lived_through)
 

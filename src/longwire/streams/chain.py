@@ -172,8 +172,8 @@ class Chain:
         self.is_full = not self.rest
 
     def _cut(self, end: int) -> None:
-        """Forget what lies behind the end: whoever has died was about to append it, and had told nobody. The bytes that the kernel
-        stores are never ahead of the blocks that they need."""
+        """Forget what lies behind the end: whoever has died was about to append it, and had told nobody. Of the bytes that the
+        kernel stores, none lie there."""
         need = end // BLOCK_BYTES + 1
         surplus = self.blocks[need:]
         del self.blocks[need:]
