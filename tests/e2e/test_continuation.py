@@ -29,14 +29,14 @@ pytestmark = [
 ]
 
 COMPLETIONS = "/v1/completions"
-TOKENS = 24
+TOKENS = 16
 CUTS = 40
-LEAST_IDENTICAL = 30
-"""Measured: see the printed line. Fewer would mean that the engine is asked for something else than it was."""
+LEAST_IDENTICAL = 36
+"""All forty were when this was measured. Far fewer would mean that the engine is asked for something else than it was."""
 LEAST_AT_WHITE_SPACE = 4
 SEED = 4
-LIMIT_S = 150.0
-"""For a machine that does much else; alone it takes a quarter of it."""
+LIMIT_S = 170.0
+"""For a machine that does much else: the forty took 85 s where a dozen other processes wanted the same two cores."""
 
 SUBJECTS = ("the sea", "a lazy dog", "bread")
 PROMPTS = (
