@@ -14,7 +14,6 @@ from longwire.engines.elastic import (
     HIGH_SHARE,
     LEAST_HORIZON_S,
     LOW_SHARE,
-    LOWS_IN_A_ROW,
     MAX_OPENING,
     MOST_HORIZON_S,
     SAMPLE_S,

@@ -143,8 +143,8 @@ def _has_long_queue(load: Load) -> bool:
 
 
 def _lowered(noted: Saturation, load: Load, in_flight: float, *, was_preempted: bool) -> Saturation:
-    """To what the engine was seen to run. While more is there than the limit lets in, the rest drains: to be HOT still says nothing
-    about the limit, and a factor for each reading of that time would end far below."""
+    """To what the engine was seen to run. While more is there than the limit lets in, the rest drains: to be HOT still says
+    nothing about the limit, and a factor for each reading of that time would end far below."""
     noted = replace(noted, slack_since=None)
     drains = noted.limit is not None and in_flight > noted.limit + noted.step
     if drains or noted.read_at - noted.decreased_at < DECREASE_EVERY_S or in_flight < LEAST_LIMIT:
