@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle
 
 from control import percentile
 from event import MODEL
@@ -43,23 +44,12 @@ class Asked:
 
 
 class Asker:
-    """Asks one gateway. ``headers`` go with each request."""
+    """Asks one gateway, for answers of these lengths in turn. ``headers`` go with each request."""
 
-    def __init__(self, port: int, prompt_tokens: int, answer_tokens: int, headers: Iterable[str] = ()) -> None:
-        prompt = "word " * max(1, (prompt_tokens * 4 - 100) // 5)
-        fields = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": prompt}],
-            "stream": True,
-            "max_tokens": answer_tokens,
-        }
-        body = json.dumps(fields).encode()
-        lines = "".join(f"{header}\r\n" for header in headers).encode()
+    def __init__(self, port: int, prompt_tokens: int, answers: Iterable[int], headers: Iterable[str] = ()) -> None:
         self.port = port
-        self.request = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            b"connection: close\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), lines, body)
-        )
+        lines = "".join(f"{header}\r\n" for header in headers).encode()
+        self.requests = cycle([_encode(prompt_tokens, tokens, lines) for tokens in answers])
 
     async def ask(self) -> Asked:
         """One request over a connection of its own."""
@@ -69,7 +59,7 @@ class Asker:
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                writer.write(self.request)
+                writer.write(next(self.requests))
                 while data := await reader.read(65536):
                     if not status:
                         status = int(data[9:12])
@@ -108,6 +98,20 @@ class Asker:
                     await asyncio.sleep(REST_S)
 
         await asyncio.gather(*(client(number) for number in range(clients)))
+
+
+def _encode(prompt_tokens: int, answer_tokens: int, lines: bytes) -> bytes:
+    fields = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "word " * max(1, (prompt_tokens * 4 - 100) // 5)}],
+        "stream": True,
+        "max_tokens": answer_tokens,
+    }
+    body = json.dumps(fields).encode()
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        b"connection: close\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), lines, body)
+    )
 
 
 def ttft_ms(asked: Iterable[Asked], share: float) -> float:

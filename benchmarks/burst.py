@@ -89,7 +89,7 @@ def one_run(settings: dict[str, str], options: argparse.Namespace) -> tuple[list
         stack.enter_context(gateway)
         gateway.wait_ready()
         put_first(engine)
-        asker = Asker(gateway.port, prompt_tokens=100, answer_tokens=64)
+        asker = Asker(gateway.port, prompt_tokens=100, answers=[64])
         engine.ask("begin")
         asked: list[Asked] = []
         for _ in range(options.bursts):

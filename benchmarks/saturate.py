@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from arrivals import Asked, Asker, ttft_ms
@@ -25,10 +26,13 @@ from gateway import Gateway
 from outcome import Outcome, command_line, put_first, run_command, say
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 128
+DICE = Random(1)
+LENGTHS = [DICE.randint(ANSWER_TOKENS // 2, ANSWER_TOKENS * 3 // 2) for _ in range(997)]
+"""Answers differ, each by its request's max_tokens: all of one length would begin and end in waves, as none do."""
 FITS = 80
 BLOCKS = FITS * (PROMPT_TOKENS + ANSWER_TOKENS) // 16
 FEW = 8
-STATIC_LIMITS = (80, 96, 112)
+STATIC_LIMITS = (96, 128)
 RAMP_S = 2.0
 """In which all clients begin to ask: in one instant they would be a wave that no limit spreads."""
 QUEUE_DEADLINE_S = 2.0
@@ -160,7 +164,7 @@ class Stage:
         self.gateway = self.stack.enter_context(Gateway(0, self.directory, 1, flags))
         self.gateway.wait_ready()
         put_first(self.engine)
-        self.asker = Asker(self.gateway.port, PROMPT_TOKENS, ANSWER_TOKENS)
+        self.asker = Asker(self.gateway.port, PROMPT_TOKENS, LENGTHS)
         return self
 
     def __exit__(self, *_: object) -> None:
