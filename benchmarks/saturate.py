@@ -87,7 +87,7 @@ def main() -> int:
     """Run it; 0 when it is valid."""
     parser = command_line(__doc__, EPILOG)
     parser.add_argument("--clients", type=int, default=256, help="clients that ask all the time (256)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run with all clients (10)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each run with all clients (8)")
     options = parser.parse_args()
     if not FEW < options.clients <= 1000 or not 2 * RAMP_S <= options.seconds <= 20:
         parser.error(f"{FEW + 1} to 1000 clients, {2 * RAMP_S:g} to 20 seconds")
