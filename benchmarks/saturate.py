@@ -15,10 +15,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from arrivals import Asked, Asker, ttft_ms
 from children import Worker
@@ -65,6 +65,17 @@ class Run:
     engine: dict[str, Any]
     seconds: float
     began: float
+    few: list[Asked] = field(default_factory=list)
+    """Those that came afterwards, when the others had ceased to ask."""
+
+    def recovered_s(self, unloaded_ms: float) -> float:
+        """Until when those that came afterwards felt what was before: when the last slow one had its first token."""
+        slow = [
+            each.first_at or each.ended_at
+            for each in self.few
+            if not each.first_at or each.ttft_s * 1000 > TTFT_GOAL_TIMES * unloaded_ms
+        ]
+        return max([self.began + self.seconds, *slow]) - self.began - self.seconds
 
     @property
     def goodput(self) -> float:
@@ -81,6 +92,14 @@ class Run:
     @property
     def preempted_percent(self) -> float:
         return 100 * float(self.engine["preempted_requests"]) / max(1, self.engine["requests"])
+
+
+class Yardstick(NamedTuple):
+    """What a run with all clients is held against."""
+
+    engine_ms: float
+    client_ms: float
+    goodput: float
 
 
 def main() -> int:
@@ -102,48 +121,35 @@ def measure(options: argparse.Namespace) -> Sequence[Outcome]:
     can_shed = all(name in declared(Settings) for name in ON)
     outcome = Outcome(f"{options.clients} clients, {FITS} requests of {PROMPT_TOKENS} + {ANSWER_TOKENS} tokens fit")
     with tempfile.TemporaryDirectory(prefix="saturate_") as name:
-        unloaded, best = yardsticks(Path(name), options, OFF if can_shed else {}, outcome)
+        yardstick = find_yardstick(Path(name), options, OFF if can_shed else {}, outcome)
     runs = {"shedding": ON, "unshed": OFF} if can_shed else {"as it is": {}}
     if not can_shed:
         outcome.notes.append("this checkout has no settings of shedding: there is one run only")
     for name, settings in runs.items():
         say(name)
-        with tempfile.TemporaryDirectory(prefix="saturate_") as place:
-            run, recovered_s = overload(Path(place), options, settings, unloaded)
-        show(outcome, name, run, (unloaded, best, recovered_s))
+        with tempfile.TemporaryDirectory(prefix="saturate_") as place, Stage(Path(place), settings) as stage:
+            run = stage.overload(options.clients, options.seconds)
+        show(outcome, name, run, yardstick)
     return [outcome]
 
 
-def yardsticks(
+def find_yardstick(
     directory: Path, options: argparse.Namespace, settings: dict[str, str], outcome: Outcome
-) -> tuple[float, float]:
-    """The p99 TTFT at the engine where there is no load, and the best goodput of a static limit."""
+) -> Yardstick:
+    """What there is without load, and the best goodput of a static limit."""
     with Stage(directory, settings) as stage:
         say("unloaded")
         few = stage.play(FEW, min(4.0, options.seconds))
-        unloaded = float(few.engine["ttft_p99_ms"])
-        outcome.add(f"unloaded ({FEW} clients): TTFT p99 at the engine", unloaded, "ms")
-        best = 0.0
+        yardstick = Yardstick(float(few.engine["ttft_p99_ms"]), ttft_ms(few.asked, 0.99), 0.0)
+        outcome.add(f"unloaded ({FEW} clients): TTFT p99 at the engine", yardstick.engine_ms, "ms")
+        outcome.add(f"unloaded ({FEW} clients): TTFT p99 for clients", yardstick.client_ms, "ms")
         for limit in STATIC_LIMITS:
             say(f"as many clients as a limit of {limit} lets through")
             run = stage.play(limit, max(2 * RAMP_S, options.seconds * 0.75))
             outcome.add(f"static limit of {limit}: goodput", run.goodput, "tokens/s", digits=0)
-            best = max(best, run.goodput)
+            yardstick = yardstick._replace(goodput=max(yardstick.goodput, run.goodput))
             outcome.raw[f"static {limit}"] = run.engine
-    return unloaded, best
-
-
-def overload(
-    directory: Path, options: argparse.Namespace, settings: dict[str, str], unloaded_ms: float
-) -> tuple[Run, float]:
-    """All clients, and how long after they have stopped a few feel it."""
-    with Stage(directory, settings) as stage:
-        run = stage.play(options.clients, options.seconds)
-        ended = run.began + run.seconds
-        few: list[Asked] = []
-        asyncio.run(stage.asker.keep_asking(FEW, RECOVER_S / 2, few))
-        slow = [each for each in few if not each.first_at or each.ttft_s * 1000 > TTFT_GOAL_TIMES * unloaded_ms]
-    return run, max((each.at for each in slow), default=time.monotonic() if not few else ended) - ended
+    return yardstick
 
 
 class Stage:
@@ -170,6 +176,22 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
+    def overload(self, clients: int, seconds: float) -> Run:
+        """All clients; a few begin to ask when all others cease to."""
+        asked: list[Asked] = []
+        few: list[Asked] = []
+
+        async def all_and_then_few() -> None:
+            everybody = asyncio.create_task(self.asker.keep_asking(clients, seconds, asked, RAMP_S))
+            await asyncio.sleep(seconds)
+            await self.asker.keep_asking(FEW, RECOVER_S, few)
+            await everybody
+
+        self.engine.ask("begin")
+        began = time.monotonic()
+        asyncio.run(all_and_then_few())
+        return Run(asked, self.engine.ask("end"), seconds, began, few)
+
     def play(self, clients: int, seconds: float) -> Run:
         """So many clients for so long, until the last answer is there."""
         self.engine.ask("begin")
@@ -185,9 +207,9 @@ def as_flag(name: str, value: str) -> list[str]:
     return [f"--{flag}"] if value == "true" else [f"--no-{flag}"] if value == "false" else [f"--{flag}", value]
 
 
-def show(outcome: Outcome, name: str, run: Run, yardstick: tuple[float, float, float]) -> None:
+def show(outcome: Outcome, name: str, run: Run, yardstick: Yardstick) -> None:
     """The rows of one run with all clients; the goals are shedding's."""
-    unloaded, best, recovered_s = yardstick
+    best = yardstick.goodput
     has_goal = name != "unshed"
     late = [(each.ended_at - each.at - QUEUE_DEADLINE_S) * 1000 for each in run.refused]
 
@@ -196,7 +218,11 @@ def show(outcome: Outcome, name: str, run: Run, yardstick: tuple[float, float, f
 
     outcome.add(f"{name}: preempted", run.preempted_percent, "%", goal(PREEMPTED_GOAL_PERCENT))
     outcome.add(
-        f"{name}: TTFT p99 at the engine", run.engine["ttft_p99_ms"], "ms", goal(TTFT_GOAL_TIMES * unloaded), digits=0
+        f"{name}: TTFT p99 at the engine",
+        run.engine["ttft_p99_ms"],
+        "ms",
+        goal(TTFT_GOAL_TIMES * yardstick.engine_ms),
+        digits=0,
     )
     outcome.add(f"{name}: TTFT p99 for clients", ttft_ms(run.asked, 0.99), "ms", digits=0)
     lost = 1 - run.goodput / best if best else 0.0
@@ -206,7 +232,7 @@ def show(outcome: Outcome, name: str, run: Run, yardstick: tuple[float, float, f
     outcome.add(f"{name}: refused", len(run.refused), "", digits=0)
     if late:
         outcome.add(f"{name}: latest refusal after the deadline", max(late), "ms", goal(LATE_GOAL_MS), digits=0)
-    outcome.add(f"{name}: recovered after", max(0.0, recovered_s), "s", goal(RECOVER_S))
+    outcome.add(f"{name}: recovered after", run.recovered_s(yardstick.client_ms), "s", goal(RECOVER_S))
     failed = sum(not each.whole and not each.is_refused for each in run.asked)
     outcome.add(f"{name}: failed otherwise", failed, "", goal(0), digits=0)
     outcome.raw[name] = {"engine": run.engine, "asked": len(run.asked)}
