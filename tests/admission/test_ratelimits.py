@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longwire.admission.fairqueue import Full
 from longwire.admission.limiter import RETRY_AFTER_S, RETRY_SPREAD
 from longwire.admission.ratelimits import (
     LONGEST_RETRY_S,
@@ -13,6 +14,7 @@ from longwire.admission.ratelimits import (
     allowance,
     is_own_doing,
     rate_headers,
+    refusal,
     retry_after_s,
     spell,
 )
@@ -71,3 +73,20 @@ def test_it_is_what_the_queue_takes_and_not_the_same_for_all() -> None:
 )
 def test_whose_doing_it_is(own: int, waiting: int, tenants: int, blame: bool) -> None:
     assert is_own_doing(own, waiting, tenants) is blame
+
+
+@pytest.mark.parametrize(
+    ("full", "own_doing", "status", "code"),
+    [
+        (Full.TENANT, False, 429, "too_many_waiting"),
+        (Full.QUEUE, True, 503, "overloaded"),
+        (None, True, 429, "too_many_waiting"),
+        (None, False, 503, "waited_in_vain"),
+    ],
+)
+def test_a_refusal_says_whose_doing_it_is_and_when_to_come_back(
+    full: Full | None, own_doing: bool, status: int, code: str
+) -> None:
+    error = refusal(full, 3.0, own_doing=own_doing)
+    assert (error.status, error.code, error.retryable) == (status, code, True)
+    assert error.headers() == [(b"retry-after", b"3")]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from math import ceil, isfinite
 from typing import NamedTuple
 
+from longwire.words.errors import LongwireError, Overloaded, TooManyWaiting, WaitedInVain
 from longwire.words.settings import TenantSettings
 
+from .fairqueue import Full
 from .limiter import RETRY_AFTER_S, RETRY_SPREAD, seconds_until_free
 from .matrix import in_window
 
@@ -71,3 +73,14 @@ def is_own_doing(own_waiting: int, waiting: int, tenants: int) -> bool:
     """Whether a tenant that waited in vain has itself to blame: it has more waiting than its equal share, or waits alone with
     more than one request. ``tenants`` are those that wait."""
     return own_waiting > 1 and (tenants == 1 or own_waiting * tenants > waiting)
+
+
+def refusal(full: Full | None, wait_s: float, *, own_doing: bool) -> LongwireError:
+    """What a request is told that may not wait (``full`` says why), or has waited in vain (None)."""
+    if full is Full.TENANT or (full is None and own_doing):
+        return TooManyWaiting(
+            "You have more requests waiting than your share; send fewer at once.", retry_after_s=wait_s
+        )
+    if full is Full.QUEUE:
+        return Overloaded("Too many requests wait for an engine; try again.", retry_after_s=wait_s)
+    return WaitedInVain("No engine had room for this request in time; try again.", retry_after_s=wait_s)
