@@ -29,7 +29,7 @@ different memory give both: on a ramp each lags by the slope times its memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from math import ceil, exp
 
@@ -159,10 +159,10 @@ class Rate:
         return Rate(max(now, self.at), self.fast * exp(-passed_s / FAST_S), self.slow * exp(-passed_s / SLOW_S))
 
 
-def arrived(rate: Rate, now: float) -> Rate:
-    """With one more request."""
+def arrived(rate: Rate, now: float, count: int = 1) -> Rate:
+    """With one more request, or so many."""
     rate = rate.until(now)
-    return replace(rate, fast=rate.fast + 1.0 / FAST_S, slow=rate.slow + 1.0 / SLOW_S)
+    return Rate(rate.at, rate.fast + count / FAST_S, rate.slow + count / SLOW_S)
 
 
 def forecast(rate: Rate, now: float, horizon_s: float) -> float:
