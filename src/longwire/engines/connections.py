@@ -212,7 +212,7 @@ class Connections:
     def sample(self) -> None:
         """Every SAMPLE_S: let the reserve grow or shrink by its use."""
         if self._may_warm():
-            self.warming.sample(len(self._idle) + len(self._warm), self._clock.now())
+            self.warming.sample(self._clock.now())
             self.top_up()
 
     async def wait_warm(self) -> None:

@@ -104,11 +104,12 @@ class Warming:
         self.wanted = wanted(self.reserve, self._rate, now, self.connect_s, self.span)
         self._looks_at = now + LOOK_S
 
-    def sample(self, ready: int, now: float) -> None:
-        """Every SAMPLE_S: let the reserve grow or shrink by what was used of it."""
-        use = Use(min(self._least_ready, ready), self._missed)
+    def sample(self, now: float) -> None:
+        """Every SAMPLE_S: let the reserve grow or shrink by what requests used of it. What is missing for another reason (it is
+        being made, or the engine has closed it) was not used."""
+        use = Use(self._least_ready, self._missed)
         self.reserve = sampled(self.reserve, used_of(self.reserve, use), self.span)
-        self._least_ready, self._missed = ready, 0
+        self._least_ready, self._missed = self.reserve.size, 0
         self.look(now)
 
     def note_connect(self, took_s: float) -> None:
