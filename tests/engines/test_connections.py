@@ -259,6 +259,7 @@ async def test_closing_and_retiring_leave_nothing_that_is_being_made(monkeypatch
             scene.upstream.top_up()
             await asyncio.sleep(0)
             end(scene.upstream)
+            assert scene.counts == (0, 0, 0)
             scene.gate.set()
             await scene.settled(idle=0)
 
@@ -365,6 +366,38 @@ async def test_a_failure_is_told_to_as_many_as_it_leaves_without(monkeypatch: py
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert sum(isinstance(each, ConnectFailed) for each in results) == 2
         await scene.settled(idle=0, busy=1)
+
+
+async def test_a_failure_is_told_to_nobody_where_another_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene_of(monkeypatch, warm_floor=1, warm_ceiling=1) as scene:
+        scene.gate.clear()
+        scene.upstream.top_up()
+        waiting = await scene.wait()
+        scene.refusals = 1
+        scene.gate.set()
+        assert not (await waiting).is_closed
+        await scene.settled(idle=0, busy=1)
+
+
+async def test_one_that_is_made_just_when_its_asker_leaves_a_closed_pool_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with scene_of(monkeypatch, **COLD) as scene:
+        scene.gate.clear()
+        waiting = await scene.wait()
+        scene.upstream.close()
+
+        async def dial_and_leave(connection: UpstreamConnection, place: Place, settings: Settings) -> None:
+            await dial(connection, place, settings)
+            waiting.cancel()
+
+        made = scene.engine.connections
+        monkeypatch.setattr(connections, "dial", dial_and_leave)
+        scene.upstream._start_dial()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await scene.engine.wait_for(lambda: scene.engine.connections > made)
+        await scene.settled(idle=0)
 
 
 async def test_who_leaves_while_being_told_of_a_failure_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
