@@ -17,7 +17,7 @@ from tests.house import ScriptedEngine, chat, open_house, serving, until
 from longwire.engines import connections
 from longwire.engines.breaker import BreakerState
 from longwire.engines.dialing import ConnectFailed, ConnectTimeout, Place, dial
-from longwire.engines.elastic import SAMPLE_S
+from longwire.engines.elastic import MAX_OPENING, SAMPLE_S
 from longwire.engines.pool import Upstream
 from longwire.engines.reserve import REST_S
 from longwire.engines.transport import UpstreamConnection
@@ -189,6 +189,36 @@ async def test_what_grows_old_is_renewed_before_it_is_closed(monkeypatch: pytest
             await until(lambda: not scene.upstream.connecting, "they are made")
             young = [each for each in scene.upstream._warm if each.idle_since > scene.clock.now() - 3.5]
             assert len(young) >= 2 and scene.counts[0] <= 4
+
+
+async def test_a_large_reserve_is_filled_and_renewed_without_waiting_for_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = 3 * MAX_OPENING
+    async with scene_of(monkeypatch, warm_floor=many, warm_ceiling=many) as scene:
+        scene.upstream.top_up()
+        assert scene.counts == (0, 0, MAX_OPENING), "the engine's backlog may be small"
+        await scene.settled(idle=many)
+        scene.clock.advance(3.5)
+        scene.upstream.top_up()
+        assert scene.counts == (many, 0, MAX_OPENING)
+        await scene.settled(idle=2 * many)
+        scene.clock.advance(1)
+        scene.upstream.top_up()
+        await scene.settled(idle=many)
+
+
+async def test_a_renewal_is_not_given_up_for_who_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene_of(monkeypatch, warm_floor=2, warm_ceiling=2) as scene:
+        scene.upstream.top_up()
+        await scene.settled(idle=2)
+        scene.clock.advance(3.5)
+        scene.gate.clear()
+        scene.upstream.top_up()
+        await cancel(await scene.wait())
+        assert scene.counts == (2, 0, 2)
+        scene.gate.set()
+        await scene.settled(idle=4)
 
 
 async def test_a_renewal_keeps_to_what_may_be_idle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Iterable
+from itertools import takewhile
 
 from ..words.clock import Clock
 from ..words.settings import Settings
@@ -38,6 +40,8 @@ class Connections:
         self._idle: list[UpstreamConnection] = []
         self._warm: deque[UpstreamConnection] = deque()
         """Made ahead of need and never used; the oldest stands first."""
+        self._old = 0
+        """How many of both are to be renewed; counted anew with each look, so that it may lag behind what is taken."""
         self._busy: set[UpstreamConnection] = set()
         self._waiting: OrderedDict[asyncio.Future[UpstreamConnection], None] = OrderedDict()
         self._dials: dict[asyncio.Task[None], None] = {}
@@ -67,7 +71,7 @@ class Connections:
     def _take(self, now: float) -> UpstreamConnection | None:
         oldest = now - self._settings.upstream_keep_alive_s
         while self._idle or self._warm:
-            connection = self._idle.pop() if self._idle else self._warm.popleft()
+            connection = self._idle.pop() if self._idle else self._pop_warm()
             if connection.is_closed:
                 continue
             if connection.idle_since >= oldest:
@@ -157,6 +161,7 @@ class Connections:
         self.warming.note_connect(now - began)
         if not self._serve(connection):
             self._keep_warm(connection, now)
+        self._open(self._young, now)
 
     def _fail(self, problem: ConnectFailed) -> None:
         """Tell who has waited longest, if there are fewer under way now than wait."""
@@ -174,15 +179,18 @@ class Connections:
             if not self._warm:
                 connection.close()
                 return
-            self._warm.popleft().close()  # it is being renewed
+            self._pop_warm().close()  # it is being renewed
         connection.idle_since, connection.was_idle = now, True
         self._warm.append(connection)
+
+    def _pop_warm(self) -> UpstreamConnection:
+        self._old = max(0, self._old - 1)
+        return self._warm.popleft()
 
     def _trim(self, first: asyncio.Task[None] | None = None) -> None:
         """Give up connecting for which nobody waits and of which the reserve has no need: that of who has just left, ``first``,
         which may be about to fail; else what has come least far."""
-        ready = len(self._idle) + len(self._warm)
-        needed = len(self._waiting) + (max(0, self.warming.wanted - ready) if self._may_warm() else 0)
+        needed = len(self._waiting) + (max(0, self.warming.wanted - self._young) if self._may_warm() else 0)
         while len(self._dials) > needed:
             task = first if first in self._dials else next(reversed(self._dials))
             del self._dials[task]
@@ -193,6 +201,11 @@ class Connections:
     def _may_warm(self) -> bool:
         """Whether connections may be made of which nobody has need yet."""
         return not self.is_retired and not self.warming.is_stopped
+
+    @property
+    def _young(self) -> int:
+        """How many stand ready and need no renewal, as far as is known since it was looked at."""
+        return len(self._idle) + len(self._warm) - self._old
 
     def _open(self, ready: int, now: float) -> None:
         if self._may_warm():
@@ -206,8 +219,9 @@ class Connections:
         if self.warming.is_stopped:
             return
         self.warming.look(now)
-        young = now - RENEW_SHARE * self._settings.upstream_keep_alive_s
-        self._open(sum(each.idle_since > young for each in (*self._idle, *self._warm)), now)
+        before = now - RENEW_SHARE * self._settings.upstream_keep_alive_s
+        self._old = _count_older(self._idle, before) + _count_older(self._warm, before)
+        self._open(self._young, now)
 
     def sample(self) -> None:
         """Every SAMPLE_S: let the reserve grow or shrink by its use."""
@@ -242,11 +256,11 @@ class Connections:
 
     def _close_old(self, now: float) -> None:
         oldest = now - self._settings.upstream_keep_alive_s
-        for connection in (*self._idle, *self._warm):
-            if connection.idle_since < oldest:
-                connection.close()
-        self._idle = [connection for connection in self._idle if not connection.is_closed]
-        self._warm = deque(connection for connection in self._warm if not connection.is_closed)
+        old = self._idle[: _count_older(self._idle, oldest)]
+        del self._idle[: len(old)]
+        old += [self._pop_warm() for _ in range(_count_older(self._warm, oldest))]
+        for connection in old:
+            connection.close()
 
     def retire(self) -> None:
         """Nothing new is to begin here. What runs is not touched."""
@@ -259,6 +273,7 @@ class Connections:
             connection.close()
         self._idle.clear()
         self._warm.clear()
+        self._old = 0
 
     def close(self) -> None:
         """Close every connection."""
@@ -300,3 +315,8 @@ class Connections:
         elif connection in self._warm:  # by the engine: we take those that we close ourselves out first
             self._warm.remove(connection)
             self.warming.rest(self._clock.now())
+
+
+def _count_older(line: Iterable[UpstreamConnection], than: float) -> int:
+    """How many of these have been idle since before then; the oldest stand first."""
+    return sum(1 for _ in takewhile(lambda each: each.idle_since < than, line))
