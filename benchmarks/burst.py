@@ -1,8 +1,7 @@
 """A burst: from nothing to ten times the floor of warm connections within a second, at an engine that is slow to connect to.
 
 A real `longwire serve` before an engine whose new connections are deaf for a while. After a rest, requests arrive evenly
-within a second, and each client takes the time to its first token. The same is done with warming and scaling off, and once
-straight at the engine over connections that are warm, which is what is to be had at best.
+within a second, and each client takes the time to its first token. The same is done with warming and scaling off.
 """
 
 from __future__ import annotations
