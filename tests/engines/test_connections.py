@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -514,6 +515,23 @@ async def test_a_house_warms_what_its_probes_have_found_up() -> None:
         assert (await house.ask(chat())).is_marked_done
         assert house.metric("longwire_reserve_misses_total") == 0
         house.gateway._stop_probing(upstream)
+
+
+async def test_a_house_looks_after_what_stands_ready_by_its_clock() -> None:
+    async with open_house(warm_floor=1, warm_ceiling=8) as house:
+        upstream = house.gateway.directory.upstreams[0]
+        house.gateway.start_clockwork()
+        house.pass_time(0.6)
+        await until(lambda: upstream.statistics()["idle"] == 1, "it is warm")
+        (first,) = upstream._warm
+        for _ in range(10):
+            house.pass_time(0.6)
+            await until(lambda: not upstream.connecting, "it is renewed")
+        assert first.is_closed and upstream.statistics()["idle"] >= 1
+        upstream.warming.reserve = replace(upstream.warming.reserve, size=3)
+        house.pass_time(SAMPLE_S * 8)
+        assert upstream.warming.reserve.size == 1, "and it shrinks where nobody comes"
+        await until(lambda: not upstream.connecting, "all are made")
 
 
 async def test_a_house_that_drains_warms_nothing_more() -> None:

@@ -36,6 +36,7 @@ class Connections:
         self.warming = Warming(span, clock.now())
         self._place = Place("", "", 0, "", None)
         self._settings = settings
+        self._keeps_idle = settings.upstream_keep_alive_s > 0
         self._clock = clock
         self._idle: list[UpstreamConnection] = []
         self._warm: deque[UpstreamConnection] = deque()
@@ -264,7 +265,7 @@ class Connections:
 
     def retire(self) -> None:
         """Nothing new is to begin here. What runs is not touched."""
-        self.is_retired = True
+        self.is_retired, self._keeps_idle = True, False
         self.stop_warming()
         self._close_ready()
 
@@ -290,16 +291,12 @@ class Connections:
             "connecting": self.connecting,
         }
 
-    @property
-    def _keeps_idle(self) -> bool:
-        return not self.is_retired and self._settings.upstream_keep_alive_s > 0
-
     def freed(self, connection: UpstreamConnection, reusable: bool) -> None:
         """An exchange has let a connection go."""
         self._busy.discard(connection)
         if not reusable or connection.is_closed or not self._keeps_idle:
             connection.close()
-        elif self._serve(connection):
+        elif self._waiting and self._serve(connection):
             self._trim()
         elif len(self._idle) + len(self._warm) < self._settings.max_upstream_idle:
             connection.idle_since, connection.was_idle = self._clock.now(), True
