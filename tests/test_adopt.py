@@ -147,7 +147,8 @@ class Trial:
         self.sim = SimServer(SimSettings(port=0))
         host, port = await self.sim.start()
         engines = [EngineSettings(name="sim", url=f"http://{host}:{port}")]
-        settings = Settings(engines=engines, heartbeat_s=0.05, **self._settings)
+        cold = {"warm_floor": 0, "warm_ceiling": 0}
+        settings = Settings(engines=engines, heartbeat_s=0.05, **{**cold, **self._settings})
         self.rooms = Rooms(Memory.make(64 << 20, 64, 64), settings)
         self.port = await serve(self.rooms)
         return self

@@ -123,6 +123,8 @@ class FakeUpstream(Upstream):
     async def wait_connection(self) -> UpstreamConnection:
         return self._connect()
 
+    wait_new = wait_connection
+
     def _connect(self) -> UpstreamConnection:
         line = Line(self)
         self.lines.append(line)

@@ -2,6 +2,8 @@
 
 What lives here: every room is made here and nowhere else; signals; what runs by the clock.
 What must not: any decision that belongs to a room.
+
+Over 400 lines: it is the one place that sees all rooms, and their order at the start and at the end is to be read in one go.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from .admission.matrix import Matrix
 from .admission.tenants import Tenants, home_of
 from .adopt import Adopter
 from .engines.directory import Directory
+from .engines.elastic import SAMPLE_S
 from .engines.following import Following
 from .engines.local import LocalEngine
 from .engines.pool import Upstream
 from .engines.probe import Prober
+from .engines.reserve import renew_look_s
 from .engines.simchild import SimChild
 from .gateway import Gateway
 from .generation import GenerationShell
@@ -152,10 +156,15 @@ class House:
         return self._has_met_engine
 
     async def wait_engines(self, limit_s: float) -> None:
-        """Until each engine was asked once, or so long."""
+        """Until each engine was asked once and has its connections warmed, or so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                await asyncio.gather(*(upstream.was_asked.wait() for upstream in self.directory.upstreams))
+                await asyncio.gather(*(self._wait_engine(upstream) for upstream in self.directory.upstreams))
+
+    @staticmethod
+    async def _wait_engine(upstream: Upstream) -> None:
+        await upstream.was_asked.wait()
+        await upstream.wait_warm()
 
     # Opening.
 
@@ -207,12 +216,18 @@ class House:
         self.registry.start()
         self._every(LAG_PROBE_S, self._probe_lag())
         self._every(TRIM_S, self.arena.trim)
+        self._every(SAMPLE_S, partial(self._each_upstream, Upstream.sample))
+        self._every(renew_look_s(self.settings), partial(self._each_upstream, Upstream.top_up))
         if self.keys is not None:
             self._every(KEYS_POLL_S, self.keys.poll_nowait)
         if any(not following.is_static for following in self.followings):
             self._every(ENDPOINTS_POLL_S, self._follow)
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
+
+    def _each_upstream(self, call: Callable[[Upstream], None]) -> None:
+        for upstream in self.directory.upstreams:
+            call(upstream)
 
     def know_others(self, tables: Sequence[Table]) -> None:
         """There are several shards: know who is at home where, and list what the others keep."""
@@ -281,6 +296,8 @@ class House:
         self.directory.purge_nowait()
 
     def _probe(self, upstream: Upstream) -> None:
+        if self.gateway.is_draining:
+            upstream.stop_warming()
         self._probes[upstream] = self._start_task(Prober(upstream, self.settings, self.instruments).run())
 
     def _stop_probing(self, upstream: Upstream) -> None:
@@ -364,6 +381,7 @@ class House:
         """Stop accepting, let streams finish for ``drain_s`` (as it is set), tell the rest, and take everything down."""
         drain_s = self.settings.drain_s if drain_s is None else drain_s
         self.gateway.is_draining = True
+        self._each_upstream(Upstream.stop_warming)
         self.listener.stop_accepting()
         deadline = self.clock.now() + drain_s
         if self.registry.live_count:

@@ -224,6 +224,7 @@ def pool_of(upstream: Upstream) -> PoolSnapshot:
         kv_used=load.kv_used if load is not None else None,
         waiting=load.waiting if load is not None else None,
         problem=problem_of(upstream),
+        reserve=upstream.warming.wanted,
         **upstream.statistics(),
     )
 

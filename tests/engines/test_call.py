@@ -79,6 +79,26 @@ async def test_a_kept_connection_that_dies_without_a_byte_is_replaced_once(death
         await house.check_ending(answer.stream_id, Reason.COMPLETED)
 
 
+@pytest.mark.parametrize("death", [FIN, RST], ids=["fin", "rst"])
+async def test_a_warmed_connection_that_dies_without_a_byte_is_replaced_once(death: Step) -> None:
+    """It was not made for this request: its engine may have closed it while it stood ready."""
+    async with open_house(warm_floor=1, warm_ceiling=1) as house:
+        upstream = house.gateway.directory.upstreams[1]
+        upstream.top_up()
+        await until(lambda: upstream.statistics()["idle"] == 1, "it is warm")
+        house.engine.will_say(death)
+        house.engine.will_say(ANSWER)
+        answer = await house.ask(chat(model="script"))
+        assert answer.status == 200 and answer.is_marked_done
+        assert (len(house.engine.requests), house.gateway.instruments.retries_total) == (2, 1)
+        first, second = house.engine.requests
+        assert first == second
+        house.engine.will_say(death)
+        house.engine.will_say(death)
+        assert (await house.ask(chat(model="script"))).status == 502, "once, and then over a new one"
+        assert house.gateway.instruments.retries_total == 2
+
+
 async def test_the_stand_in_s_dying_connections_are_never_noticed() -> None:
     async with open_house() as house:
         for _ in range(5):

@@ -170,7 +170,7 @@ def slots(*shown: object) -> bytes:
 def test_llamacpp() -> None:
     page = slots(slot(0, 5, read=100, cached=300, decoded=100), slot(1, 4, read=800, busy=False), slot(2), slot(3))
     reading = read_load("llamacpp", page, 7.0)
-    assert reading.load == Load(500 / 4000, 1, None, None, None, 7.0)
+    assert reading.load == Load(500 / 4000, 1, None, None, None, 7.0, 4000)
 
 
 def test_llamacpp_of_other_versions() -> None:

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from tests.house import CHUNKED, WHOLE, ScriptedEngine, chat, in_chunks, open_house, serving, until
 
+from longwire.engines.connections import MAX_DRAIN_PURGES
+from longwire.engines.dialing import ConnectFailed
 from longwire.engines.endpoints import Endpoint
 from longwire.engines.kinds import KINDS
-from longwire.engines.pool import MAX_DRAIN_PURGES, ConnectFailed, Upstream
+from longwire.engines.pool import Upstream
 from longwire.engines.transport import UpstreamConnection
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import EngineSettings, Settings

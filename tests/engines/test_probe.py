@@ -10,8 +10,9 @@ import pytest
 from tests.house import FIN, HOLD, RST, Step, TestHouse, chat, head_of, in_chunks, open_house
 
 from longwire.engines.breaker import BreakerState
+from longwire.engines.dialing import ConnectFailed
 from longwire.engines.load_probe import ABSENT_S, LoadProbe
-from longwire.engines.pool import ConnectFailed, Upstream
+from longwire.engines.pool import Upstream
 from longwire.engines.probe import EAGER_LOOKS, EAGER_S, MAX_MODEL_LIST_BYTES, MAX_MODELS, Prober, read_models
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import EngineSettings, Settings

@@ -39,6 +39,7 @@ pools = st.builds(
     kv_used=amounts,
     waiting=amounts,
     problem=names,
+    reserve=counts,
 )
 snapshots = st.builds(
     Snapshot,
@@ -115,6 +116,7 @@ def test_several_shards_make_their_sum(parts: list[tuple[Instruments, Snapshot]]
         assert pool.up == any(one.up for one in of_both)
         assert (pool.idle, pool.busy) == (sum(one.idle for one in of_both), sum(one.busy for one in of_both))
         assert pool.in_flight == sum(one.in_flight for one in of_both)
+        assert pool.reserve == sum(one.reserve for one in of_both)
         assert pool.breaker == max(one.breaker for one in of_both)
         for told in ("kv_used", "waiting"):
             known = [getattr(one, told) for one in of_both if getattr(one, told) is not None]

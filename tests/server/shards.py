@@ -120,7 +120,8 @@ class Shards:
 
     def __init__(self, sim: SimServer, url: str, count: int, settings: dict[str, Any]) -> None:
         self.sim = sim
-        self.settings = Settings(engines=[EngineSettings(name="sim", url=url)], **settings)
+        cold = {"warm_floor": 0, "warm_ceiling": 0}
+        self.settings = Settings(engines=[EngineSettings(name="sim", url=url)], **{**cold, **settings})
         self.homes: dict[str, int] = {}
         self.clock = VirtualClock()
         self.inboxes = [Channel.pair() for _ in range(count)]

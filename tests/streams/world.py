@@ -381,7 +381,7 @@ class World:
         self.instruments = Instruments()
         self.memory = Memory.make(arena_bytes, rows, rows)
         self.arena, self.table = self.memory.arena, self.memory.streams
-        self.settings = Settings(**settings)
+        self.settings = Settings(**{"warm_floor": 0, "warm_ceiling": 0, **settings})
         self.ended: list[Stream] = []
         self.registry = Registry(self.memory, self.settings, self.clock, self.instruments, self.ended.append)
         self.soon: deque[Callable[[], None]] = deque()

@@ -357,6 +357,9 @@ def test_an_open_address_needs_keys_or_a_word_that_it_is_meant(host: str) -> Non
         ('trusted_proxies = ["10.0.0.0/8", "proxy"]', "lw.toml:1: trusted_proxies must be addresses"),
         ("proxy_protocol = true", "lw.toml:1: proxy_protocol needs trusted_proxies"),
         ("max_stream_bytes = 65536", "lw.toml:1: max_event_bytes must not exceed max_stream_bytes"),
+        ("warm_floor = 17", "lw.toml:1: warm_floor must not exceed warm_ceiling (they are 17 and 16)"),
+        ("\nwarm_ceiling = 3", "lw.toml:2: warm_floor must not exceed warm_ceiling (they are 4 and 3)"),
+        ("queue_deadline_s = 0", "lw.toml:1: queue_deadline_s must be a number of seconds from 0.05 to 3600"),
     ],
 )
 def test_settings_that_contradict_each_other(toml: str, start: str) -> None:

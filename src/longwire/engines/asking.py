@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ..wire.http1 import encode_request_head
 from ..words.reasons import CloseReason
 from .base import Answer, Failure
+from .dialing import ConnectFailed
 from .exchange import Exchange, Expect
 from .openai import ChatWatch
-from .pool import ConnectFailed, Upstream
+from .pool import Upstream
 
 READ_BYTES = 64 * 1024
 """What one read may bring: as much as a model list or a page of metrics mostly is."""
@@ -118,7 +119,7 @@ async def wait_answer(upstream: Upstream, question: Question) -> bytes:
         headers.append((b"authorization", b"Bearer " + upstream.engine.api_key.encode()))
     request = encode_request_head(b"GET", upstream.base_path.encode() + question.target, headers)
     # A connection of its own: a pooled one that the engine has just closed would make a healthy engine look down.
-    connection = await upstream.wait_connection()
+    connection = await upstream.wait_new()
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     collector = _Collector(question, done)
     limits = (question.max_bytes, question.max_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,10 +21,11 @@ from ..words.settings import Settings
 from .base import Answer, Failure, Sink, Watch
 from .breaker import BreakerState, weigh
 from .clocks import Clocks, Pace
+from .dialing import ConnectFailed, ConnectTimeout
 from .exchange import Exchange, Expect
 from .load import is_generating
 from .phases import Phase
-from .pool import ConnectFailed, ConnectTimeout, Upstream
+from .pool import Upstream
 from .transport import UpstreamConnection
 from .watchman import Watchman
 
@@ -151,11 +152,12 @@ class Call:
         if connection is not None:
             self._send(connection)
         else:
-            self._start_connecting()
+            self._shell.instruments.reserve_misses_total += 1
+            self._start_connecting(self.upstream.wait_connection)
 
     def start_stored(self) -> None:
         """Send the request that is stored already, over a new connection."""
-        self._start_connecting()
+        self._start_connecting(self.upstream.wait_new)
 
     def take_over(self, connection: UpstreamConnection, read_bytes: int, written_bytes: int) -> Exchange:
         """Be in the middle of an exchange over this connection."""
@@ -272,7 +274,7 @@ class Call:
     def failed(self, failure: Failure) -> None:
         if self._is_over:
             return
-        if failure.is_retryable_unsent and self._connection is not None and self._connection.exchanges > 1:
+        if failure.is_retryable_unsent and self._connection is not None and self._connection.is_kept:
             self._retry()
             return
         if self._is_refusal_of_options(failure):
@@ -300,14 +302,14 @@ class Call:
         self.sink.restart()
         self.watch = self.order.make_watch()
         self._connection = None
-        self._start_connecting()
+        self._start_connecting(self.upstream.wait_new)
 
-    def _start_connecting(self) -> None:
-        self._connect = self._shell.start(self._wait_connect())
+    def _start_connecting(self, wait: Callable[[], Awaitable[UpstreamConnection]]) -> None:
+        self._connect = self._shell.start(self._wait_connect(wait))
 
-    async def _wait_connect(self) -> None:
+    async def _wait_connect(self, wait: Callable[[], Awaitable[UpstreamConnection]]) -> None:
         try:
-            connection = await self.upstream.wait_connection()
+            connection = await wait()
         except ConnectTimeout as exc:
             self._connect = None
             self._shell.instruments.clock_connect_total += 1

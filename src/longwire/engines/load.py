@@ -21,8 +21,9 @@ MAX_COUNTED_PARTS = 4096
 class Load:
     """What an engine said at ``at``.
 
-    ``kv_used`` is the share of its KV cache that is in use; ``preemptions`` and ``generated`` are counters that only grow. What
-    ``generated`` counts differs (tokens, batches, iterations): only whether it moves has a meaning.
+    ``kv_used`` is the share of its KV cache that is in use, ``capacity_tokens`` what the whole of it holds; ``preemptions`` and
+    ``generated`` are counters that only grow. What ``generated`` counts differs (tokens, batches, iterations): only whether it
+    moves has a meaning.
     """
 
     kv_used: float | None
@@ -31,6 +32,7 @@ class Load:
     preemptions: float | None
     generated: float | None
     at: float
+    capacity_tokens: float | None = None
 
     @property
     def is_known(self) -> bool:

@@ -7,7 +7,8 @@ Anything that cannot be read, or is not there, is None; nothing that an engine s
 How several series of one name add up. Ranks of tensor parallelism repeat the same value, and a process that does not know
 shows 0 (vLLM with several API servers): within a rank of data parallelism the largest counts. The ranks of data parallelism
 have requests of their own: running and waiting are their sum. KV use is the largest of all: the fullest rank is where it hurts
-first. Counters are simply added up: the sum moves when any of them does.
+first. Counters are simply added up: the sum moves when any of them does. So is what the caches hold: a request lies in one
+rank's cache, and the sum over the ranks bounds what all requests need together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from .series import MAX_METRICS_BYTES, Sample, find_samples, is_text
 
 MAX_SLOTS = 1024
 """Slots of a llama.cpp server that are read."""
+
+MAX_DIGITS = 12
+"""Of a count that stands in a label; more is no count of blocks."""
 
 _RANK_LABELS = (b"engine", b"dp_rank")
 
@@ -44,6 +48,7 @@ def read_vllm(page: bytes, at: float) -> Reading:
         preemptions=_total(_any_of(page, b"vllm", b"num_preemptions_total")),
         generated=_total(_any_of(page, b"vllm", b"request_success_total")) if generated is None else generated,
         at=at,
+        capacity_tokens=_cache_tokens(_any_of(page, b"vllm", b"cache_config_info"), b"num_gpu_blocks", b"block_size"),
     )
     return Reading(load)
 
@@ -57,6 +62,8 @@ def read_sglang(page: bytes, at: float) -> Reading:
     if not is_text(page):
         return _nothing(at)
     caches = (b"token_usage", b"full_token_usage", b"swa_token_usage", b"mamba_usage")
+    told = _by_rank(_any_of(page, b"sglang", b"max_total_num_tokens"))
+    pages = _any_of(page, b"sglang", b"cache_config_info")
     decoded = _where(_any_of(page, b"sglang", b"realtime_tokens_total"), b"mode", b"decode")
     throughput = [] if decoded else _any_of(page, b"sglang", b"gen_throughput")
     load = Load(
@@ -66,6 +73,7 @@ def read_sglang(page: bytes, at: float) -> Reading:
         preemptions=_total(_any_of(page, b"sglang", b"num_retracted_requests_total")),
         generated=_total(decoded or _any_of(page, b"sglang", b"generation_tokens_total")),
         at=at,
+        capacity_tokens=_cache_tokens(pages, b"num_pages", b"page_size") if told is None else told or None,
     )
     shown = _total(throughput)
     return Reading(load, () if shown is None else (("throughput", shown),))
@@ -97,6 +105,7 @@ def read_triton(page: bytes, at: float) -> Reading:
     general = find_samples(page, b"nv_trt_llm_general_metrics")
     block_type = b"kv_cache_block_type"
     used, most = (_total(_where(blocks, block_type, which)) for which in (b"used", b"max"))
+    block_tokens = max((value for _, value in _where(blocks, block_type, b"tokens_per")), default=0.0)
     share = _largest_share(_where(blocks, block_type, b"fraction"))
     running = _where(requests, b"request_type", b"scheduled") or _where(requests, b"request_type", b"active")
     load = Load(
@@ -106,6 +115,7 @@ def read_triton(page: bytes, at: float) -> Reading:
         preemptions=None,
         generated=_total(_where(general, b"general_type", b"iteration_counter")),
         at=at,
+        capacity_tokens=(most or 0.0) * block_tokens or None,
     )
     return Reading(load)
 
@@ -130,6 +140,7 @@ def read_llamacpp(page: bytes, at: float) -> Reading:
         preemptions=None,
         generated=None,
         at=at,
+        capacity_tokens=context or None,
     )
     parts = [(f"{_count(slot.get('id'))}/{_count(slot.get('id_task'))}", _worked_tokens(slot)) for slot in slots]
     return Reading(load, tuple(parts))
@@ -180,6 +191,21 @@ def _by_rank(samples: list[Sample]) -> float | None:
         rank = tuple(map(labels.get, _RANK_LABELS))
         ranks[rank] = max(value, ranks.get(rank, 0.0))
     return sum(ranks.values()) if ranks else None
+
+
+def _cache_tokens(samples: list[Sample], blocks: bytes, block_tokens: bytes) -> float | None:
+    """What a cache holds that is told in labels: so many blocks of so many tokens. An engine that has not looked at its memory
+    yet shows None there, in words."""
+    told = [
+        (labels, float(int(labels[blocks]) * int(labels[block_tokens])))
+        for labels, _ in samples
+        if _is_number(labels.get(blocks)) and _is_number(labels.get(block_tokens))
+    ]
+    return _by_rank(told) or None
+
+
+def _is_number(text: bytes | None) -> bool:
+    return text is not None and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 # Slots.

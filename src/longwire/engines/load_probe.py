@@ -11,10 +11,11 @@ import asyncio
 
 from ..words.settings import Settings
 from .asking import Question, Refused, wait_answer
+from .dialing import ConnectFailed
 from .exchange import Expect
 from .load import Load, Odometer, has_moved, smooth
 from .load_kinds import read_load
-from .pool import ConnectFailed, Upstream
+from .pool import Upstream
 from .series import MAX_METRICS_BYTES
 
 ABSENT_S = 60.0

@@ -13,9 +13,10 @@ import logging
 from ..observe.instruments import Instruments
 from ..words.settings import Settings
 from .asking import Question, wait_answer
+from .dialing import ConnectFailed
 from .exchange import Expect
 from .load_probe import LoadProbe
-from .pool import ConnectFailed, Upstream
+from .pool import Upstream
 
 log = logging.getLogger("longwire.probe")
 
@@ -64,7 +65,7 @@ class Prober:
     async def probe(self) -> bool:
         """Ask once; update the upstream's facts; True if it is up."""
         upstream = self.upstream
-        was_up = upstream.is_up
+        was_up, began = upstream.is_up, upstream.now()
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s * 2):
                 body = await self._get_models()
@@ -74,12 +75,15 @@ class Prober:
             upstream.is_up, upstream.problem = False, "it did not answer its model list in time"
         else:
             upstream.is_up, upstream.problem = True, ""
+            upstream.warming.note_answer(upstream.now() - began)
             if not upstream.engine.models:
                 upstream.models = read_models(body)
-        upstream.was_asked.set()
         self._was_up = self._was_up or upstream.is_up
         if self._was_up:  # one that was never there has not failed anybody
             self._tell_breaker()
+        if upstream.is_up:
+            upstream.top_up()
+        upstream.was_asked.set()
         self._looks = EAGER_LOOKS + 1 if upstream.is_up else self._looks + 1
         if upstream.is_up != was_up or self._looks == EAGER_LOOKS:
             self._tell()

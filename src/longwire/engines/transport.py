@@ -34,7 +34,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_chain", "_chain_start", "_drained_bytes", "_mark", "_on_free", "_on_lost", "_stray_bytes", "_unopened", "_write_on",
-        "drains_since_purge", "exchange", "exchanges", "idle_since", "is_closed", "transport", "written_bytes",
+        "drains_since_purge", "exchange", "exchanges", "idle_since", "is_closed", "transport", "was_idle", "written_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._mark = b""
         self.written_bytes = 0
         self.idle_since = 0.0
+        self.was_idle = False
+        """It has waited for a request at some time, in which the engine may have closed it."""
         self.is_closed = False
         self._unopened: tuple[socket.socket, Callable[[], object]] | None = None
 
@@ -67,6 +69,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """No exchange is under way."""
         return self.exchange is None
+
+    @property
+    def is_kept(self) -> bool:
+        """It was not made for its request: an engine that closes it just now has done nothing wrong."""
+        return self.was_idle or self.exchanges > 1
 
     @property
     def fd(self) -> int:

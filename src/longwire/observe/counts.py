@@ -51,7 +51,7 @@ def pack_counts(instruments: Instruments, snapshot: Snapshot) -> bytes:
     """Both as JSON, of MAX_COUNTS_BYTES at most: where all is too much, gauges by name are left out before any counter is."""
     told = _counters(instruments) | {"now": _gauges(snapshot)}
     payload = _encode(told)
-    for name in ("models", "loads", "tenants", "pools"):
+    for name in ("models", "loads", "reserves", "tenants", "pools"):
         if len(payload) > MAX_COUNTS_BYTES:
             told["now"][name] = {}
             payload = _encode(told)
@@ -87,6 +87,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Any]:
         "used": dict(snapshot.arena_blocks_used),
         "pools": {name: [int(p.up), p.idle, p.busy, p.connecting] for name, p in snapshot.pools.items()},
         "loads": {name: _load_of(pool) for name, pool in snapshot.pools.items()},
+        "reserves": {name: pool.reserve for name, pool in snapshot.pools.items() if pool.reserve},
         "models": {name: list(pool.models) for name, pool in snapshot.pools.items() if pool.models},
         "tenants": tenants,
     }
@@ -142,6 +143,7 @@ def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
             busy=_count(busy),
             connecting=_count(connecting),
             models=models.get(name, ()),
+            reserve=_count(told.get("reserves", {}).get(name, 0)),
             **(_read_load(loads[name]) if name in loads else {}),
         )
         for name, (up, idle, busy, connecting) in told["pools"].items()
@@ -287,6 +289,7 @@ def _add_pools(pool: PoolSnapshot | None, more: PoolSnapshot) -> PoolSnapshot:
         connecting=pool.connecting + more.connecting,
         models=pool.models or more.models,
         in_flight=pool.in_flight + more.in_flight,
+        reserve=pool.reserve + more.reserve,
         breaker=max(pool.breaker, more.breaker),
         kv_used=pool.kv_used if more.kv_used is None else more.kv_used,
         waiting=pool.waiting if more.waiting is None else more.waiting,

@@ -288,6 +288,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         read=lambda at: _pool_connections(at.now),
     ),
     Metric(
+        name="longwire_engine_reserve_connections",
+        kind="gauge",
+        help="Connections to an engine that are to stand ready now, besides those in use; of all shards.",
+        labels=("engine",),
+        read=lambda at: {(name,): pool.reserve for name, pool in at.now.pools.items()},
+    ),
+    Metric(
+        name="longwire_reserve_misses_total",
+        kind="counter",
+        help="Requests that found no connection ready and had to wait for one.",
+        read=lambda at: at.counters.reserve_misses_total,
+    ),
+    Metric(
         name="longwire_engine_in_flight",
         kind="gauge",
         help="Requests that an engine is answering now.",

@@ -128,6 +128,7 @@ class Instruments:
         "poisoned_total",
         "readers_ended",
         "requests",
+        "reserve_misses_total",
         "resumes_total",
         "retries_refused_total",
         "retries_total",
@@ -157,6 +158,7 @@ class Instruments:
         self.readers_ended: dict[str, int] = dict.fromkeys(CloseReason, 0)
         self.resumes_total = 0
         self.idempotent_hits_total = 0
+        self.reserve_misses_total = 0
         self.retries_total = 0
         self.retries_refused_total = 0
         self.failovers_total = 0

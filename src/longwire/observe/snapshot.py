@@ -52,6 +52,8 @@ class PoolSnapshot:
     """Requests that wait there, by its own account."""
     problem: str = ""
     """Why it is not up, or not trusted."""
+    reserve: int = 0
+    """Connections that are to stand ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

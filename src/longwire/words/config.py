@@ -451,4 +451,11 @@ def _check_sizes(loaded: Loaded) -> None:
         )
 
 
-_CHECKS = (_check_tls, _check_names, _check_access, _check_rules, _check_proxies, _check_sizes)
+def _check_warmth(loaded: Loaded) -> None:
+    floor, ceiling = loaded.settings.warm_floor, loaded.settings.warm_ceiling
+    if floor > ceiling:
+        message = f"warm_floor must not exceed warm_ceiling (they are {floor} and {ceiling})."
+        raise _refuse(loaded, message, "warm_floor", "warm_ceiling")
+
+
+_CHECKS = (_check_tls, _check_names, _check_access, _check_rules, _check_proxies, _check_sizes, _check_warmth)

