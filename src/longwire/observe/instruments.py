@@ -32,6 +32,7 @@ ROUTES: Final = frozenset(
         "openapi",
         "stream_list",
         "stream_delete",
+        "stream_continue",
         "healthz",
         "readyz",
         "options",
