@@ -33,6 +33,7 @@ ROUTES: Final = frozenset(
         "stream_list",
         "stream_continue",
         "stream_delete",
+        "stream_continue",
         "healthz",
         "readyz",
         "options",
