@@ -33,7 +33,6 @@ ROUTES: Final = frozenset(
         "stream_list",
         "stream_continue",
         "stream_delete",
-        "stream_continue",
         "healthz",
         "readyz",
         "options",
