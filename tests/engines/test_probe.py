@@ -17,7 +17,9 @@ from longwire.engines.probe import EAGER_LOOKS, EAGER_S, MAX_MODEL_LIST_BYTES, M
 from longwire.words.clock import VirtualClock
 from longwire.words.settings import EngineSettings, Settings
 
-SETTINGS = Settings(connect_timeout_s=0.05)
+SETTINGS = Settings(connect_timeout_s=5.0)
+HASTY = Settings(connect_timeout_s=0.05)
+"""For an engine that says nothing: nobody waits for it."""
 
 
 def listing(*names: object) -> bytes:
@@ -30,13 +32,14 @@ def answer(body: bytes, *, status: bytes = b"200 OK", kind: bytes = b"applicatio
 
 async def probe(*script: Step, models: list[str] | None = None) -> Upstream:
     """One probe of an engine that says this."""
+    settings = HASTY if script == (HOLD,) else SETTINGS
     async with open_house() as house:
         house.engine.will_say(*script)
         upstream = Upstream(
-            EngineSettings(name="e", url=house.engine.url, models=models or []), SETTINGS, VirtualClock()
+            EngineSettings(name="e", url=house.engine.url, models=models or []), settings, VirtualClock()
         )
         upstream.is_up = True
-        is_up = await Prober(upstream, SETTINGS).probe()
+        is_up = await Prober(upstream, settings).probe()
         assert is_up is upstream.is_up and is_up is (upstream.problem == "")
         (head, body), *_ = house.engine.requests
         assert (head.method, head.target, body) == ("GET", b"/v1/models", b"")
