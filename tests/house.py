@@ -23,7 +23,6 @@ from unittest.mock import patch
 
 from longwire import lifecycle
 from longwire.observe.metrics import Metrics
-from longwire.operation import Gauges
 from longwire.sim import SimServer
 from longwire.streams.stream import Stream
 from longwire.wire.chunked import LAST_CHUNK, encode_chunk
@@ -548,16 +547,7 @@ class TestHouse:
 
     def metric(self, sample: str) -> float:
         """One sample of the scrape page by its full text, as ``name{label="value"}``; 0 where it is not there."""
-        inside = self.gateway
-        gauges = Gauges(
-            inside.registry,
-            inside.instruments,
-            inside.directory,
-            inside.tenants,
-            inside.limiter,
-            lambda: 0,
-            "test",
-        )
+        gauges = self.gateway.gauges()
         page, _ = Metrics(gauges.look).render()
         for line in page.decode().splitlines():
             name, _, value = line.rpartition(" ")
@@ -611,6 +601,8 @@ class TestHouse:
             "connecting tasks": len(inside.gateway.generations.calls.tasks),
             "watched": inside.gateway.generations.calls.watchman.statistics()["watched"],
             "in flight": sum(upstream.in_flight for upstream in inside.directory.upstreams),
+            "reserved at engines": sum(u.occupancy.statistics()["weight"] for u in inside.directory.upstreams),
+            "waiting": inside.gateway.generations.waiting.waiting,
             "streams": len(self.streams),
         }
         return {name: count for name, count in counts.items() if count}

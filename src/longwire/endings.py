@@ -1,6 +1,6 @@
 """How the end of an engine's answer is told of its stream: what it has used, and what its refusal looks like to a client.
 
-What lives here: two functions over a stream that is about to end. What must not: whether it ends (generation.py).
+What lives here: functions over a stream that is about to end. What must not: whether it ends (generation.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,17 @@ def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, 
     elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
         facts.usage = usage_of_body(log.body())
     facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
+
+
+def tokens_of_answer(stream: Stream) -> int | None:
+    """How long each of a whole answer's choices was, in tokens; None where nobody said, or it is no answer of a model's."""
+    facts = stream.facts
+    if facts.route == "relay" or facts.continues:
+        return None
+    told = (facts.usage or {}).get("completion_tokens")
+    if isinstance(told, int):
+        return told // max(1, facts.choices)
+    return facts.tokens_estimated // max(1, facts.choices) if stream.kind is Kind.EVENTS else None
 
 
 def _speaks_of_usage(stream: Stream) -> bool:

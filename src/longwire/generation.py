@@ -8,7 +8,9 @@ What lives here: the three stages of failover. What must not: how an engine is a
 3. Neither can be: the stream ends with the reason for which the first engine failed.
 
 Each later attempt is made of what the arena holds, the stored request and the log. So whoever adopts a stream in the middle of
-all this decides as the process before it would have done.
+all this decides as the process before it would have done. A request that has waited for room is one, too.
+
+Over 400 lines: the stages share the stream's one state, and each must see what the others leave to it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import logging
 from dataclasses import dataclass
 
-from .endings import count_usage, refusal_for
+from .endings import count_usage, refusal_for, tokens_of_answer
 from .engines.base import Answer, Failure
 from .engines.begun import fold, unfold
 from .engines.call import Call, CallShell, Order
@@ -46,8 +48,10 @@ from .secondpart import DONE_BLOCK, SecondPart, read_said
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
+from .waiting import WaitingRoom, wanted_of
 from .wire.http1 import Headers, encode_request_head
 from .words.clock import Clock
+from .words.errors import LongwireError
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 from .words.settings import Settings
@@ -56,6 +60,8 @@ log = logging.getLogger("longwire.failover")
 
 MAX_REREAD_BODY_BYTES = 1024 * 1024
 """A request that is larger is not parsed again in the loop: reading this much takes some ten milliseconds."""
+LEAST_WAIT_S = 1.0
+"""An adopted stream that has to wait does so for as long at least: that its process died is not its client's fault."""
 _GONE_ON_AFTER = frozenset({
     CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE, CloseReason.UPSTREAM_ERROR_EVENT,
     CloseReason.UPSTREAM_PROTOCOL, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
@@ -78,14 +84,16 @@ class GenerationShell:
     registry: Registry
     calls: CallShell
     budget: RetryBudget
+    waiting: WaitingRoom
 
     @classmethod
     def make(
         cls, settings: Settings, directory: Directory, registry: Registry, clock: Clock, instruments: Instruments
     ) -> GenerationShell:
-        """With a watchman and a budget of its own: one for each process."""
-        calls = CallShell(settings, clock, instruments, Watchman(clock, instruments))
-        return cls(settings, directory, registry, calls, RetryBudget(settings))
+        """With a watchman, a budget and queues of its own: one for each process."""
+        waiting = WaitingRoom(settings, directory, clock, instruments)
+        calls = CallShell(settings, clock, instruments, Watchman(clock, instruments), on_finished=waiting.pump_soon)
+        return cls(settings, directory, registry, calls, RetryBudget(settings), waiting)
 
 
 class Generation:
@@ -114,6 +122,51 @@ class Generation:
         self._broken = Failure(CloseReason.CANNOT_CONTINUE, "")
         self.stream.producer = self
         self._work = self.shell.calls.start(self._take_up(other))
+
+    def wait(self, request: bytes, key: bytes) -> None:
+        """Let the stream wait for room at an engine. ``request`` is for the one that was thought of first.
+
+        Raises:
+            ArenaFull: the request could not be stored.
+            LongwireError: it may not wait.
+        """
+        self.stream.store_request(request)
+        self.shell.waiting.push(self.stream, self.begin, key)
+
+    def wait_again(self) -> bool:
+        """Whether an adopted stream, whose request is stored and was not sent, has to wait. It does so for some time, however
+        late it is; and where too many wait it is sent: it was let in once."""
+        waiting, facts = self.shell.waiting, self.stream.facts
+        upstream = next((each for each in self.shell.directory.upstreams if each.name == facts.engine), None)
+        if upstream is None or waiting.has_room(upstream, facts.model, wanted_of(facts)):
+            return False
+        try:
+            waiting.push(self.stream, self.begin, least_s=LEAST_WAIT_S)
+        except LongwireError:
+            return False
+        return True
+
+    def begin(self, upstream: Upstream) -> None:
+        """There is room here: ask for what is stored."""
+        stored = self._stored_request()
+        assert stored is not None, "what waits has its request in the arena"
+        target, headers, body = stored
+        body = self._renamed(body, upstream)
+        self.stream.facts.engine = upstream.name
+        self._call(upstream, self._order(upstream, target, headers, body))
+
+    def _call(self, upstream: Upstream, order: Order) -> bool:
+        """Ask for all of the answer; whether that could be begun."""
+        stream, shell = self.stream, self.shell
+        call = stream.producer = Call(upstream, order, stream, self, shell.calls)
+        try:
+            call.start()
+        except ArenaFull:
+            stream.stop(CloseReason.ARENA_FULL, "")
+            return False
+        if stream.link.fd < 0 and stream.state is not State.ENDED:
+            shell.registry.store_row(stream)  # which request lies there now
+        return True
 
     # The owner of a call.
 
@@ -197,13 +250,7 @@ class Generation:
         body = self._renamed(body, other)
         self._turn_to(other, is_ours=call.is_lost)
         self.stream.restart()
-        call = Call(other, self._order(other, target, headers, body), self.stream, self, shell.calls)
-        self.stream.producer = call
-        try:
-            call.start()
-        except ArenaFull:
-            self.stream.stop(CloseReason.ARENA_FULL, "")
-        else:
+        if self._call(other, self._order(other, target, headers, body)):
             shell.calls.instruments.failovers_total += 1
             reach("failed_over")
         return True
@@ -351,9 +398,14 @@ class Generation:
 
     def _choose(self, *, is_ours: bool, continues: bool = False) -> Upstream | None:
         """Another engine than the last; ``is_ours``: the last has not failed, and is the best if it can be asked."""
-        facts = self.stream.facts
+        facts, waiting = self.stream.facts, self.shell.waiting
         tried = () if is_ours else (facts.engine,)
-        return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine)
+        wanted = wanted_of(facts)
+
+        def fits(upstream: Upstream) -> bool:
+            return waiting.has_room(upstream, facts.model, wanted)
+
+        return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine, fits=fits)
 
     def _stored_request(self) -> tuple[bytes, Headers, bytes] | None:
         """Target without a base path, headers and body of the client's request as the last engine was sent it."""
@@ -361,7 +413,14 @@ class Generation:
         if request is None:
             return None
         target, headers, body = take_apart(request.read(0, request.end))
+        base = next((each.base_path.encode() for each in self._known() if each.name == self.stream.facts.engine), b"")
+        if base and target.startswith(base + b"/"):
+            return target.removeprefix(base), headers, body
         return target[target.rindex(b"/v1/") :], headers, body
+
+    def _known(self) -> list[Upstream]:
+        directory = self.shell.directory
+        return [*directory.retired, *directory.upstreams]
 
     def _turn_to(self, upstream: Upstream, *, is_ours: bool) -> None:
         """The next attempt is at this one; ``is_ours``: the last was lost by us, and is not counted."""
@@ -373,8 +432,8 @@ class Generation:
 
     def _renamed(self, body: bytes, upstream: Upstream) -> bytes:
         """The body for an engine that may know the model by another name than the last one did."""
-        facts, directory = self.stream.facts, self.shell.directory
-        named = {each.name: each.own_name(facts.model) for each in (*directory.retired, *directory.upstreams)}
+        facts = self.stream.facts
+        named = {each.name: each.own_name(facts.model) for each in self._known()}
         return with_model(body, named.get(facts.engine, ""), upstream.own_name(facts.model))
 
     def _order(self, upstream: Upstream, target: bytes, headers: Headers, body: bytes) -> Order:
@@ -389,6 +448,7 @@ class Generation:
             without_usage(body) if may_be_plain else None,
             facts.model,
             self.stream.created_at,
+            wanted_of(facts),
         )
 
     def _count(self, call: Call, *, is_whole: bool) -> None:
@@ -396,3 +456,6 @@ class Generation:
         if self._part is not None and told is not None:
             told = self._part.seam.whole(told)
         count_usage(self.stream, told, self._tokenless + call.watch.tokenless, is_whole=is_whole)
+        if is_whole and self._part is None and (tokens := tokens_of_answer(self.stream)) is not None:
+            wanted = wanted_of(self.stream.facts)
+            call.upstream.occupancy.note_answer(-(-wanted.answer_tokens // wanted.choices), tokens)

@@ -22,6 +22,7 @@ from .base import Answer, Failure, Sink, Watch
 from .breaker import BreakerState, weigh
 from .clocks import Clocks, Pace
 from .exchange import Exchange, Expect
+from .occupancy import Wanted
 from .pool import ConnectFailed, ConnectTimeout, Upstream
 from .transport import UpstreamConnection
 from .watchman import Watchman
@@ -50,6 +51,13 @@ class Order:
     model: str = ""
     started_at: float | None = None
     """When the generation began, where an earlier attempt did; the total is counted from there."""
+    wanted: Wanted = Wanted()
+
+    def encode(self, upstream: Upstream, *, is_plain: bool = False) -> bytes:
+        """The whole request as this upstream gets it."""
+        body = self.plain_body if is_plain and self.plain_body is not None else self.body
+        headers = [*self.headers, (b"content-length", b"%d" % len(body))]
+        return encode_request_head(b"POST", upstream.base_path.encode() + self.target, headers) + body
 
 
 class CallSink(Sink, Protocol):
@@ -85,6 +93,10 @@ class CallOwner(Protocol):
         """The answer was not wanted any more; what came of it is there."""
 
 
+def _ignored() -> None:
+    """Nobody waits."""
+
+
 @dataclass(slots=True, weakref_slot=False)
 class CallShell:
     """What every call needs from around it."""
@@ -94,6 +106,8 @@ class CallShell:
     instruments: Instruments
     watchman: Watchman
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    on_finished: Callable[[], object] = _ignored
+    """A call is over: there may be room for another."""
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something that takes time; it ends with the loop at the latest."""
@@ -131,6 +145,7 @@ class Call:
         self.pace = Pace(order.clocks, shell.clock.now(), order.started_at)
         self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
         upstream.in_flight += 1
+        upstream.occupancy.enter(self, order.wanted)
         upstream.breaker.begin_trial(shell.clock.now())
         shell.watchman.add(self)
 
@@ -145,6 +160,9 @@ class Call:
         """
         self._store_request()
         reach("stored_before_sent")
+        self._start()
+
+    def _start(self) -> None:
         connection = self.upstream.take_idle()
         if connection is not None:
             self._send(connection)
@@ -152,8 +170,8 @@ class Call:
             self._start_connecting()
 
     def start_stored(self) -> None:
-        """Send the request that is stored already, over a new connection."""
-        self._start_connecting()
+        """Send the request that is stored already."""
+        self._start()
 
     def take_over(self, connection: UpstreamConnection, read_bytes: int, written_bytes: int) -> Exchange:
         """Be in the middle of an exchange over this connection."""
@@ -276,12 +294,8 @@ class Call:
     # Inside.
 
     def _store_request(self) -> None:
-        order = self.order
-        body = order.plain_body if self._used_plain_body and order.plain_body is not None else order.body
-        headers = [*order.headers, (b"content-length", b"%d" % len(body))]
-        head = encode_request_head(b"POST", self.upstream.base_path.encode() + order.target, headers)
-        self.sink.store_request(head + body)
-        self.order = replace(order, body=b"")
+        self.sink.store_request(self.order.encode(self.upstream, is_plain=self._used_plain_body))
+        self.order = replace(self.order, body=b"")
 
     def _retry(self) -> None:
         """Once more, over a connection that is certainly fresh. Nothing has reached the client, and no token was generated."""
@@ -374,6 +388,8 @@ class Call:
     def _finish(self) -> None:
         self._is_over = True
         self.upstream.in_flight -= 1
+        self.upstream.occupancy.leave(self)
         self._shell.watchman.discard(self)
         self.exchange = None
         self._cancel_deadline()
+        self._shell.on_finished()

@@ -37,6 +37,7 @@ class LoadProbe:
         self._kind = kind_of(upstream.engine)
         self._every_s = settings.load_probe_s
         self._stale_s = settings.load_stale_s
+        self._sheds = settings.shed
         self._limit_s = min(settings.connect_timeout_s * 2, settings.load_stale_s)
         target = metrics_path(upstream).encode()
         self._question = Question(
@@ -88,4 +89,6 @@ class LoadProbe:
         self._last = load
         old = upstream.load
         upstream.load = smooth(None if old is None or old.is_stale(now, self._stale_s) else old, load)
+        if self._sheds:
+            upstream.occupancy.note_load(upstream.load, now, self._stale_s)
         return True

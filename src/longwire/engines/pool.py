@@ -19,6 +19,7 @@ from .breaker import Breaker
 from .endpoints import Endpoint, own_endpoint
 from .kinds import KINDS, kind_of
 from .load import Load
+from .occupancy import Occupancy
 from .transport import UpstreamConnection
 
 MAX_DRAIN_PURGES = 2
@@ -61,6 +62,7 @@ class Upstream:
         """Requests under way, for whoever chooses; whoever starts and ends a call counts."""
         self.breaker = Breaker(settings)
         self.load: Load | None = None
+        self.occupancy = Occupancy()
         self.moved_at: float | None = None
         """When the engine's own count of what it generates was last seen to move."""
         self.now = clock.now

@@ -56,9 +56,14 @@ def headers_to_engine(head: RequestHead, request_id: str) -> Headers:
     return [*kept, (b"x-request-id", request_id.encode())]
 
 
-def headers_from_engine(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What of an engine's fields goes back to the client."""
-    return [(k, v) for k, v in headers if k not in _NOT_PASSED_BACK and not k.startswith(b"access-control-")]
+def headers_from_engine(headers: Iterable[tuple[bytes, bytes]], ours: Iterable[tuple[bytes, bytes]] = ()) -> Headers:
+    """What of an engine's fields goes back to the client: none that we say ourselves, as of the limits that hold here."""
+    said = {name for name, _ in ours}
+    return [
+        (k, v)
+        for k, v in headers
+        if k not in _NOT_PASSED_BACK and k not in said and not k.startswith(b"access-control-")
+    ]
 
 
 def stream_headers(public_id: str) -> Headers:
