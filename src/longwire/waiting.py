@@ -307,7 +307,7 @@ class WaitingRoom:
         """Have the clock call when the next deadline is over, or when it is time for a look."""
         deadlines = [at for queue in self._queues.values() if (at := queue.next_deadline()) is not None]
         if not deadlines:
-            self.close()
+            self._disarm()
             return
         due = min(self._clock.now() + LOOK_S, *deadlines)
         if self._timer is not None:
@@ -323,7 +323,11 @@ class WaitingRoom:
         self.pump()
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Serve nobody any more, for tests in which a process dies: those who wait belong to another one by now."""
+        self._queues.clear()
+        self._disarm()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
