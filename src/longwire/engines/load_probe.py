@@ -20,6 +20,8 @@ from .series import MAX_METRICS_BYTES
 
 ABSENT_S = 60.0
 """An engine that has no metrics is asked less and less often, at last once a minute: it may be started anew with them."""
+NOT_UP_S = 0.1
+"""How often it is looked whether the engine is up: until it has told what its cache holds, requests go there unreckoned."""
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Refusals that say nothing about whether there are metrics."""
 
@@ -55,7 +57,9 @@ class LoadProbe:
         while True:
             if self.upstream.is_up:
                 await self.look()
-            await asyncio.sleep(self.pause_s)
+                await asyncio.sleep(self.pause_s)
+            else:
+                await asyncio.sleep(min(self._every_s, NOT_UP_S))
 
     @property
     def pause_s(self) -> float:
