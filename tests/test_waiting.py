@@ -28,6 +28,7 @@ from tests.test_adopt import STREAMS, Trial, body_of, request_of, text_of, whole
 from tests.test_adopt import Client as AdoptedClient
 
 from longwire.engines.load_probe import LoadProbe
+from longwire.engines.occupancy import Wanted
 from longwire.engines.pool import Upstream
 from longwire.engines.room import LEAST_CLAMP_TOKENS, PROMPT_WEIGHT_TOKENS
 from longwire.engines.saturation import FORGET_S
@@ -35,7 +36,7 @@ from longwire.sim.answer import answer_text
 from longwire.sim.metrics import BLOCK_TOKENS
 from longwire.streams.arena import ArenaFull
 from longwire.streams.stream import State, Stream
-from longwire.waiting import COMMIT_MARGIN_S, LOOK_S, MAX_QUEUES, MAX_STARTS, Waiting, WaitingRoom
+from longwire.waiting import COMMIT_MARGIN_S, LOOK_S, MAX_QUEUES, MAX_STARTS, REST_SHARE, Waiting, WaitingRoom
 from longwire.words.errors import LongwireError, TooManyWaiting
 from longwire.words.reasons import CloseReason
 from longwire.words.settings import Settings, TenantSettings
@@ -510,6 +511,32 @@ async def test_many_are_sent_over_several_turns() -> None:
         held.end_all()
         for client in clients:
             assert (await client.answer()).is_marked_done
+
+
+async def test_reckoning_takes_a_share_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_house(max_upstream_requests=1) as house:
+        held = Held(house, 2)
+        await held.post()
+        (client,) = await queue_up(house, [script()])
+        room = room_of(house)
+        has_room = room._directory.has_room
+
+        def slow(upstream: Upstream, wanted: Wanted) -> bool:
+            house.clock.lose(0.01)
+            return has_room(upstream, wanted)
+
+        monkeypatch.setattr(room._directory, "has_room", slow)
+        room.pump()
+        began = house.clock.now()
+        held.end(0)
+        await until(lambda: not upstream_of(house, "script").in_flight, "the first has ended")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (room.waiting, house.clock.now()) == (1, began), "it is not looked again at once"
+        house.pass_time(REST_SHARE * 0.01)
+        assert room.waiting == 0
+        held.end_all()
+        assert (await client.answer()).is_marked_done
 
 
 # What an engine's load teaches.

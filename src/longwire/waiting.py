@@ -48,6 +48,11 @@ LOOK_S = 0.25
 up again, or has become one."""
 COMMIT_MARGIN_S = 0.1
 """So long before its status would be sent a stream is refused; of a short commit_after_ms a quarter."""
+MAX_PASS_S = 0.005
+"""And so long in one turn at most, whatever it is that takes the time."""
+REST_SHARE = 9.0
+"""After reckoning what fits the loop does other things for so many times as long. With hundreds of requests under way at each
+of several engines it takes milliseconds, and calls end all the time."""
 RATE_MEMORY_S = 10.0
 """Of how fast those who wait are served, what was longer ago hardly counts."""
 
@@ -102,6 +107,7 @@ class WaitingRoom:
         self._timer: Timer | None = None
         self._due = 0.0
         self._is_called = False
+        self._rests_until = 0.0
         self._refused = 0
         self._served_per_s = 0.0
         self._served_at = clock.now()
@@ -200,8 +206,13 @@ class WaitingRoom:
 
     def pump_soon(self) -> None:
         """Look in the loop's next turn whose request may be sent: connections that are just coming free are free then."""
-        if self._queues and not self._is_called:
-            self._is_called = True
+        if not self._queues or self._is_called:
+            return
+        self._is_called = True
+        rest_s = min(LOOK_S, self._rests_until - self._clock.now())
+        if rest_s > 0:
+            self._clock.call_later(rest_s, self._called)
+        else:
             asyncio.get_running_loop().call_soon(self._called)
 
     def _called(self) -> None:
@@ -212,8 +223,8 @@ class WaitingRoom:
         """Send whatever there is room for, in turn."""
         awaited: set[Upstream] = set()
         names = list(self._queues)
-        left = MAX_STARTS
-        while names and left:
+        left, until = MAX_STARTS, self._clock.now() + MAX_PASS_S
+        while names and left and self._clock.now() <= until:
             name = names.pop(0)
             if self._serve(name, awaited):
                 left -= 1
@@ -232,7 +243,7 @@ class WaitingRoom:
         model = waiting.stream.facts.model
 
         def fits(upstream: Upstream) -> bool:
-            return upstream not in awaited and self._directory.has_room(upstream, waiting.wanted)
+            return upstream not in awaited and self._reckon(upstream, waiting)
 
         upstream = self._directory.choose_with_room(model, fits, key=waiting.key)
         if upstream is None:
@@ -246,6 +257,13 @@ class WaitingRoom:
         self._note_served(waiting)
         self._begin(waiting, upstream)
         return True
+
+    def _reckon(self, upstream: Upstream, waiting: Waiting) -> bool:
+        began = self._clock.now()
+        has_room = self._directory.has_room(upstream, waiting.wanted)
+        ended = self._clock.now()
+        self._rests_until = max(self._rests_until, ended) + REST_SHARE * (ended - began)
+        return has_room
 
     def _begin(self, waiting: Waiting, upstream: Upstream) -> None:
         """Whatever goes wrong with one is that one's end, and nobody else's."""
