@@ -5,9 +5,10 @@ What lives here: functions over a stream that is about to end. What must not: wh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from .engines.base import Failure
+from .engines.occupancy import Occupancy, Wanted
 from .engines.openai import most_usage, usage_of_body, usage_of_event
 from .streams.stream import EndingWords, Kind, Refusal, Stream
 from .words.reasons import CloseReason
@@ -16,6 +17,8 @@ USAGE_LOOK_BACK = 4
 """Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
 in each event, others in one of the last."""
 USAGE_LOOK_BACK_BYTES = 8 * 1024
+MAX_TOLD_TOKENS = 1 << 32
+"""Of a prompt or an answer. What an engine tells beyond it is no number of tokens."""
 MAX_COUNTED_BODY_BYTES = 256 * 1024
 """A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 
@@ -33,15 +36,23 @@ def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, 
     facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
 
 
-def tokens_of_answer(stream: Stream) -> int | None:
-    """How long each of a whole answer's choices was, in tokens; None where nobody said, or it is no answer of a model's."""
-    facts = stream.facts
+def note_lengths(stream: Stream, wanted: Wanted, occupancy: Occupancy) -> None:
+    """A whole answer is there: let its upstream's account know how long it was, and its prompt. What is relayed may be no text,
+    and of a rest the prompt is another."""
+    facts, choices = stream.facts, max(1, wanted.choices)
     if facts.route == "relay" or facts.continues:
-        return None
-    told = (facts.usage or {}).get("completion_tokens")
-    if isinstance(told, int):
-        return told // max(1, facts.choices)
-    return facts.tokens_estimated // max(1, facts.choices) if stream.kind is Kind.EVENTS else None
+        return
+    usage = facts.usage or {}
+    tokens = usage.get("completion_tokens", facts.tokens_estimated if stream.kind is Kind.EVENTS else None)
+    if _is_length(tokens):
+        occupancy.note_answer(-(-wanted.answer_tokens // choices), tokens // choices)
+    if _is_length(prompt_tokens := usage.get("prompt_tokens")):
+        occupancy.note_prompt(wanted.prompt_tokens, prompt_tokens)
+
+
+def _is_length(tokens: object) -> TypeGuard[int]:
+    """Whether an engine has told a number of tokens that may be one."""
+    return isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MAX_TOLD_TOKENS
 
 
 def _speaks_of_usage(stream: Stream) -> bool:

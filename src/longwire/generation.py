@@ -20,7 +20,7 @@ import json
 import logging
 from dataclasses import dataclass
 
-from .endings import count_usage, refusal_for, tokens_of_answer
+from .endings import count_usage, note_lengths, refusal_for
 from .engines.base import Answer, Failure
 from .engines.begun import fold, unfold
 from .engines.call import Call, CallShell, Order
@@ -456,6 +456,5 @@ class Generation:
         if self._part is not None and told is not None:
             told = self._part.seam.whole(told)
         count_usage(self.stream, told, self._tokenless + call.watch.tokenless, is_whole=is_whole)
-        if is_whole and self._part is None and (tokens := tokens_of_answer(self.stream)) is not None:
-            wanted = wanted_of(self.stream.facts)
-            call.upstream.occupancy.note_answer(-(-wanted.answer_tokens // wanted.choices), tokens)
+        if is_whole and self._part is None:
+            note_lengths(self.stream, wanted_of(self.stream.facts), call.upstream.occupancy)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longwire.engines.load import Load
-from longwire.engines.occupancy import UNBOUND, Bounding, Occupancy, Wanted
-from longwire.engines.room import NOTHING, Bounds
+from longwire.engines.occupancy import LEAST_RATIO, MOST_RATIO, UNBOUND, Bounding, Occupancy, Wanted
+from longwire.engines.room import BELIEVED_ANSWERS, BLOCK_SLACK_TOKENS, NOTHING, Bounds
 from longwire.engines.saturation import SILENT_S, Saturation
 
 
@@ -49,6 +49,24 @@ def test_what_an_answer_has_already_is_not_to_come() -> None:
     assert not occupancy.has_room(Wanted(300, 300), bounds)
     running.tokens = 450  # it will have ended long before the other needs its tokens
     assert occupancy.has_room(Wanted(300, 300), bounds)
+
+
+def test_prompts_are_reckoned_in_the_engine_s_own_tokens_once_it_has_told_some() -> None:
+    occupancy = Occupancy()
+    for seen in range(BELIEVED_ANSWERS):
+        assert occupancy.need_of(Wanted(1000, 1)).prompt_tokens == 1000 + BLOCK_SLACK_TOKENS, seen
+        occupancy.note_prompt(1000, 1500) if seen % 2 else occupancy.note_prompt(
+            10, 90
+        )  # a short one is mostly template
+    assert occupancy.need_of(Wanted(1000, 1)).prompt_tokens == pytest.approx(1570, abs=20)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**9)), max_size=80))
+def test_whatever_an_engine_tells_prompts_stay_within_reason(told: list[tuple[int, int]]) -> None:
+    occupancy = Occupancy()
+    for estimated, tokens in told:
+        occupancy.note_prompt(estimated, tokens)
+        assert LEAST_RATIO <= occupancy.prompt_ratio <= MOST_RATIO
 
 
 @pytest.mark.parametrize(

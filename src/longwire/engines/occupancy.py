@@ -1,7 +1,8 @@
 """What is under way at one upstream, and what has been learned there.
 
-What lives here: the account of the requests under way by what each needs, the upstream's saturation, and how long its answers
-are. What must not: what follows from a reading (saturation.py), what fits (room.py), who waits for room.
+What lives here: the account of the requests under way by what each needs, the upstream's saturation, how long its answers are,
+and what its prompts are in its own tokens. What must not: what follows from a reading (saturation.py), what fits (room.py), who
+waits for room.
 
 An account that nobody asks costs two small sums per request: where neither a limit nor a cache is known, all fits.
 """
@@ -11,11 +12,27 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from .load import Load
-from .room import NOTHING, Answers, Bounds, Holding, Need, added, bounds_of, fits, holding_of, need_of, taken_off
+from .room import (
+    BELIEVED_ANSWERS,
+    NOTHING,
+    Answers,
+    Bounds,
+    Holding,
+    Need,
+    Spread,
+    added,
+    bounds_of,
+    fits,
+    holding_of,
+    need_of,
+    taken_off,
+)
 from .room import note_answer as with_answer
 from .saturation import SILENT_S, Saturation, learn
 
 UNBOUND = Bounds()
+LEAST_RATIO, MOST_RATIO = 0.25, 4.0
+"""Between an engine's tokens and ours. No text is further off: what an engine tells beyond that is another thing."""
 
 
 class Wanted(NamedTuple):
@@ -38,12 +55,15 @@ class Occupant(Protocol):
 class Occupancy:
     """The account of one upstream: of this process' requests, and none of other processes'."""
 
-    __slots__ = ("_needs", "answers", "held", "saturation")
+    __slots__ = ("_estimated", "_needs", "_told", "answers", "held", "prompt_ratio", "saturation")
 
     def __init__(self) -> None:
         self.held = NOTHING
         self.saturation = Saturation()
         self.answers = Answers()
+        self.prompt_ratio = 1.0
+        """How many tokens of its own the engine makes of one that was estimated."""
+        self._told = self._estimated = Spread()
         self._needs: dict[Occupant, Need] = {}
 
     def __repr__(self) -> str:
@@ -57,9 +77,8 @@ class Occupancy:
 
     def need_of(self, wanted: Wanted) -> Need:
         """What a request would take beside those that are under way."""
-        return need_of(
-            wanted.prompt_tokens, wanted.answer_tokens, wanted.choices, self.answers, among=len(self._needs) + 1
-        )
+        prompt_tokens = int(wanted.prompt_tokens * self.prompt_ratio)
+        return need_of(prompt_tokens, wanted.answer_tokens, wanted.choices, self.answers, among=len(self._needs) + 1)
 
     def enter(self, request: Occupant, wanted: Wanted) -> None:
         """One more is under way."""
@@ -80,6 +99,12 @@ class Occupancy:
     def note_answer(self, declared_tokens: int, tokens: int) -> None:
         """An answer is whole that might have had so many tokens (0: no bound)."""
         self.answers = with_answer(self.answers, declared_tokens, tokens)
+
+    def note_prompt(self, estimated_tokens: int, tokens: int) -> None:
+        """The engine has told how long a prompt was. The sums are compared, so that long prompts count for what they are."""
+        self._told, self._estimated = self._told.noted(tokens), self._estimated.noted(estimated_tokens)
+        if self._told.seen >= BELIEVED_ANSWERS and self._estimated.mean > 0:
+            self.prompt_ratio = min(MOST_RATIO, max(LEAST_RATIO, self._told.mean / self._estimated.mean))
 
     # Room.
 
