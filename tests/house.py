@@ -23,7 +23,6 @@ from unittest.mock import patch
 
 from longwire import lifecycle
 from longwire.observe.metrics import Metrics
-from longwire.operation import Gauges
 from longwire.sim import SimServer
 from longwire.streams.stream import Stream
 from longwire.wire.chunked import LAST_CHUNK, encode_chunk
@@ -566,16 +565,7 @@ class TestHouse:
 
     def metrics(self) -> dict[str, float]:
         """The scrape page: a number for each sample's full text."""
-        inside = self.gateway
-        gauges = Gauges(
-            inside.registry,
-            inside.instruments,
-            inside.directory,
-            inside.tenants,
-            inside.limiter,
-            lambda: 0,
-            "test",
-        )
+        gauges = self.gateway.gauges()
         page, _ = Metrics(gauges.look).render()
         lines = (line.rpartition(" ") for line in page.decode().splitlines() if not line.startswith("#"))
         return {sample: float(value) for sample, _, value in lines}
@@ -626,6 +616,8 @@ class TestHouse:
             "connecting tasks": len(inside.gateway.generations.calls.tasks),
             "watched": inside.gateway.generations.calls.watchman.statistics()["watched"],
             "in flight": sum(upstream.in_flight for upstream in inside.directory.upstreams),
+            "reserved at engines": sum(u.occupancy.statistics()["weight"] for u in inside.directory.upstreams),
+            "waiting": inside.gateway.generations.waiting.waiting,
             "streams": len(self.streams),
         }
         return {name: count for name, count in counts.items() if count}

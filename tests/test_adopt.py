@@ -52,7 +52,7 @@ class Rooms:
         clock, instruments = LoopClock(loop), Instruments()
         self.memory, self.settings = memory, settings
         self.registry = Registry(memory, settings, clock, instruments, lambda stream: None)
-        self.directory = Directory(Upstream(engine, settings, clock) for engine in settings.engines)
+        self.directory = Directory((Upstream(engine, settings, clock) for engine in settings.engines), settings)
         for upstream in self.directory.upstreams:
             upstream.is_up = True
         self.generations = GenerationShell.make(settings, self.directory, self.registry, clock, instruments)
@@ -78,6 +78,7 @@ class Rooms:
             transport.abort()
         for task in list(self.generations.calls.tasks):
             task.cancel()
+        self.generations.waiting.close()
         self.listener.stop_accepting()
         return sockets
 

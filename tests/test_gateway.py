@@ -148,7 +148,10 @@ class FakeDirectory:
     def choose_other(self, *_: object, **__: object) -> None:
         """There is no second one."""
 
-    def choose(self, model: str, *_: object, key: bytes = b"") -> Upstream:
+    def has_room(self, *_: object) -> bool:
+        return True
+
+    def choose(self, model: str, *_: object, key: bytes = b"", fits: object = None) -> Upstream:
         self.keys.append(key)
         if self.refuses is not None:
             raise self.refuses

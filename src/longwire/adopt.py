@@ -45,6 +45,7 @@ from .streams.salvage import salvage
 from .streams.stream import EndingWords, Kind, State, Stream
 from .streams.tables import ATTEMPTS_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow, Table
 from .streams.terms import Slot
+from .waiting import wanted_of
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 from .words.settings import EngineSettings
@@ -91,6 +92,8 @@ class Adopter:
     _known_until: dict[bytes, int] = field(default_factory=dict)
     """Streams that were ended here, and how many entries they had before that was said in them."""
     _taken: list[AdoptedConnection] = field(default_factory=list)
+    _unsent: list[Stream] = field(default_factory=list)
+    """Streams whose request was not sent: whether there is room for it shows when all that was sent is here again."""
     _unclaimed: set[bytes] = field(default_factory=set)
     """Streams of which it is not known yet whether anybody will come to read them."""
 
@@ -118,6 +121,7 @@ class Adopter:
             await asyncio.gather(*(self._adopt_stream(index, awake[index], readers.get(index, [])) for index in some))
         for some in _by_few(readers.get(-1, [])):
             await asyncio.gather(*(self._adopt_connection(index, None) for index in some))
+        self._send_unsent()
         self.registry.is_incomplete = False
         for sock in self._sockets.values():
             sock.close()
@@ -125,7 +129,7 @@ class Adopter:
         self._look_for_unread()
         for taken in self._taken:
             taken.go_on()
-        for what in (self._taken, self._readings, self._known_until, self._sockets):
+        for what in (self._taken, self._readings, self._known_until, self._sockets, self._unsent):
             what.clear()
         self._rows = Rows({}, {})
 
@@ -321,10 +325,10 @@ class Adopter:
         more."""
         key = (row.owner, row.fd)
         sock, reading = self._sockets.pop(key, None), self._readings.get(key)
-        stream.producer = call = self._make_call(stream)
         if sock is None or reading is None:
-            self._go_on_without_socket(stream, call, row)
+            self._go_on_without_socket(stream, row)
             return None
+        stream.producer = call = self._make_call(stream)
         connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
         exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
         self._read_on(stream, exchange)
@@ -395,8 +399,8 @@ class Adopter:
         if upstream is None:
             upstream = self._retired(facts.engine)
         expect, make_watch = how_to_read(facts.route, facts.wants_stream, facts.choices, facts.hides_usage)
-        clocks = self.generations.clocks_of(facts)
-        order = Order(b"", [], b"", expect, make_watch, clocks, None, facts.model, stream.created_at)
+        clocks, wanted = self.generations.clocks_of(facts), wanted_of(facts)
+        order = Order(b"", [], b"", expect, make_watch, clocks, None, facts.model, stream.created_at, wanted)
         return Call(upstream, order, stream, Generation(stream, self.generations), self.generations.calls)
 
     def _retired(self, name: str) -> Upstream:
@@ -405,20 +409,35 @@ class Adopter:
         settings = replace(self.listener.settings, upstream_keep_alive_s=0.0)
         return Upstream(EngineSettings(name=name, url=RETIRED_URL), settings, self.listener.clock)
 
-    def _go_on_without_socket(self, stream: Stream, call: Call, row: StreamRow) -> None:
+    def _go_on_without_socket(self, stream: Stream, row: StreamRow) -> None:
         """No connection had been made; or it was TLS, whose state died with its process, or is lost for another reason: then
         what had been received is told, and that it is not all."""
         is_asked_for = stream.request is not None and not stream.facts.continues
         if stream.link.fd == NOT_CONNECTED and stream.state is State.OPENING and is_asked_for:
             RebuildSink(stream.log, 0, stream.commit_taken).publish(-1)  # readers may have had heartbeats
-            call.start_stored()
+            self._unsent.append(stream)
             return
+        stream.producer = call = self._make_call(stream)
         nobody = UpstreamConnection(lambda *_: None, lambda _: None)
         received = row.read_base + stream.log.upstream.end
         self._read_on(stream, call.take_over(nobody, received, row.written_base + row.request_bytes))
         if stream.state is not State.ENDED:
             self._known_until[stream.id] = len(stream.log.entries)
             call.lose(LOST)
+
+    def _send_unsent(self) -> None:
+        """Nobody can tell a request that waited for room from one that waited for its connection, and nobody need: it is sent
+        where there is room, and waits where there is none. Readers that have had heartbeats were promised an answer."""
+        for stream in sorted(self._unsent, key=lambda stream: stream.created_at):
+            if stream.state is State.ENDED:
+                continue
+            with self._attempt(self.memory.streams, stream.row) as attempt:
+                is_promised = stream.state is State.LIVE
+                if is_promised or not Generation(stream, self.generations).wait_again():
+                    stream.producer = call = self._make_call(stream)
+                    call.start_stored()
+            if attempt.has_failed:
+                self._end(stream, CloseReason.INTERNAL_ERROR, "Taking this stream over failed.")
 
 
 NOT_CONNECTED = -1

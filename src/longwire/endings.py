@@ -5,10 +5,11 @@ What lives here: functions over a stream that is about to end. What must not: wh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from .engines.base import Failure
 from .engines.exchange import DONE_BLOCK
+from .engines.occupancy import Occupancy, Wanted
 from .engines.openai import most_usage, usage_of_body, usage_of_event
 from .engines.said import Said
 from .engines.seam import finish_event, usage_event
@@ -19,6 +20,8 @@ USAGE_LOOK_BACK = 4
 """Of a stream's last events, so many are searched for usage at its end, and none before: engines that count as they go say it
 in each event, others in one of the last."""
 USAGE_LOOK_BACK_BYTES = 8 * 1024
+MAX_TOLD_TOKENS = 1 << 32
+"""Of a prompt or an answer. What an engine tells beyond it is no number of tokens."""
 MAX_COUNTED_BODY_BYTES = 256 * 1024
 """A JSON answer that is larger is not parsed for its usage: that would hold up all streams (embeddings reach megabytes)."""
 
@@ -34,6 +37,25 @@ def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, 
     elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
         facts.usage = usage_of_body(log.body())
     facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
+
+
+def note_lengths(stream: Stream, wanted: Wanted, occupancy: Occupancy) -> None:
+    """A whole answer is there: let its upstream's account know how long it was, and its prompt. What is relayed may be no text,
+    and of a rest the prompt is another."""
+    facts, choices = stream.facts, max(1, wanted.choices)
+    if facts.route == "relay" or facts.continues:
+        return
+    usage = facts.usage or {}
+    tokens = usage.get("completion_tokens", facts.tokens_estimated if stream.kind is Kind.EVENTS else None)
+    if _is_length(tokens):
+        occupancy.note_answer(-(-wanted.answer_tokens // choices), tokens // choices)
+    if _is_length(prompt_tokens := usage.get("prompt_tokens")):
+        occupancy.note_prompt(wanted.prompt_tokens, prompt_tokens)
+
+
+def _is_length(tokens: object) -> TypeGuard[int]:
+    """Whether an engine has told a number of tokens that may be one."""
+    return isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MAX_TOLD_TOKENS
 
 
 def _speaks_of_usage(stream: Stream) -> bool:

@@ -13,25 +13,32 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .admission.limiter import Limiter
+from .admission.ratelimits import rate_headers
 from .admission.tenants import Tenant
 from .dialects.base import Ask
 from .engines.call import Call, Order
 from .engines.directory import Directory
 from .engines.kinds import Continues
+from .engines.occupancy import Wanted
 from .engines.pool import Upstream
 from .engines.reading import how_to_read
-from .engines.request import with_model
+from .engines.request import with_bound, with_model
+from .engines.room import clamp_header, find_clamp
 from .engines.said import CannotContinue
 from .generation import Generation, GenerationShell
 from .secondpart import Beginning
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, OnDisconnect, State, Stream
+from .waiting import wanted_of
 from .wire.http1 import Headers
 from .words.errors import Conflict, ModelForbidden, Overloaded
 from .words.reasons import CloseReason
 from .words.settings import Settings
 from .words.wishes import NO_WISHES
+
+BOUNDED_ROUTES = frozenset({"chat_completions", "completions"})
+"""Where max_tokens has a meaning that is known."""
 
 
 class Visit(NamedTuple):
@@ -77,12 +84,16 @@ class Gateway:
             return started
         if self.is_draining:
             raise Overloaded("This gateway is shutting down; try again.", retry_after_s=1)
-        upstream = self.directory.choose(ask.model, visit.tenant.may_use, key=self._conversation(ask, visit))
+        conversation = self._conversation(ask, visit)
+        upstream = self._choose(ask, visit, conversation)
         facts = self._facts(ask, visit, upstream)
-        stream = self._open(facts, visit)
+        ask = self._clamped(ask, facts, upstream)
+        waits = not self.generations.waiting.has_room(upstream, facts.model, wanted_of(facts))
+        stream = self._open(facts, visit, waits=waits)
         if key_hash:
             self.registry.pin_key(key_hash, body_hash, stream)
-        self._call(upstream, ask, visit, stream)
+        order = self._order(upstream, ask, visit, stream)
+        self._begin(stream, order, upstream, conversation if waits else None)
         return stream
 
     def go_on(self, other: Stream, visit: Visit) -> Stream:
@@ -133,11 +144,51 @@ class Gateway:
         Generation(stream, self.generations).go_on_with(beginning)
         return stream
 
-    def _open(self, facts: Facts, visit: Visit) -> Stream:
-        """A stream in the tenant's name."""
+    @staticmethod
+    def notes_on(stream: Stream) -> Headers:
+        """What its client is told of a change to its request."""
+        return clamp_header(stream.facts.clamped_tokens or None)
+
+    def limits_of(self, tenant: Tenant) -> Headers:
+        """What a tenant is told of its limits per minute; nothing where it has none."""
+        settings = tenant.settings
+        if not settings.max_requests_per_min and not settings.max_tokens_per_min:
+            return []
+        return rate_headers(settings, *self.limiter.windows(tenant))
+
+    def _choose(self, ask: Ask, visit: Visit, conversation: bytes) -> Upstream:
+        """The engine for a request: one that has room for it, if there is any."""
+        wanted = Wanted(ask.prompt_tokens, ask.answer_tokens, ask.choices)
+        waiting = self.generations.waiting
+
+        def fits(upstream: Upstream) -> bool:
+            return waiting.has_room(upstream, ask.model, wanted)
+
+        return self.directory.choose(ask.model, visit.tenant.may_use, key=conversation, fits=fits)
+
+    def _clamped(self, ask: Ask, facts: Facts, upstream: Upstream) -> Ask:
+        """The request with a bound to its answer, where it has none and its engine is saturated."""
+        occupancy = upstream.occupancy
+        if ask.answer_tokens or not self.settings.clamp_answers or not occupancy.saturation.is_hot:
+            return ask
+        if facts.route not in BOUNDED_ROUTES:
+            return ask
+        clamp = find_clamp(0, occupancy.answers, self.directory.bounds(upstream), may_clamp=True)
+        if clamp is None:
+            return ask
+        self.generations.calls.instruments.answers_clamped_total += 1
+        facts.clamped_tokens = clamp
+        facts.context_tokens = ask.prompt_tokens + clamp * ask.choices
+        plain = with_bound(ask.plain_body, clamp) if ask.plain_body is not None else None
+        return ask._replace(body=with_bound(ask.body, clamp), plain_body=plain, answer_tokens=clamp * ask.choices)
+
+    def _open(self, facts: Facts, visit: Visit, *, waits: bool = False) -> Stream:
+        """A stream in the tenant's name. ``waits``: only if it may."""
         slot = self.limiter.admit(visit.tenant, facts.context_tokens)
         self.generations.budget.note_request(facts.tenant, self.generations.calls.clock.now())
         try:
+            if waits:
+                self.generations.waiting.check(facts.tenant)
             stream = self.registry.open(facts, visit.words)
         except BaseException:
             slot.release()
@@ -147,13 +198,16 @@ class Gateway:
         stream.on_disconnect, stream.grace_s = visit.on_disconnect, visit.grace_s
         return stream
 
-    def _call(self, upstream: Upstream, ask: Ask, visit: Visit, stream: Stream) -> None:
-        """Ask the engine; its answer goes into the stream by itself from here on."""
+    def _begin(self, stream: Stream, order: Order, upstream: Upstream, waits: bytes | None) -> None:
+        """Ask the engine, or wait until it has room (``waits``: the conversation); the answer goes into the stream by itself
+        from here on."""
         generation = Generation(stream, self.generations)
-        call = Call(upstream, self._order(upstream, ask, visit, stream), stream, generation, self.generations.calls)
-        stream.producer = call
         try:
-            call.start()
+            if waits is not None:
+                generation.wait(order.encode(upstream), waits)
+            else:
+                call = stream.producer = Call(upstream, order, stream, generation, self.generations.calls)
+                call.start()
             if stream.link.fd < 0:
                 self.registry.store_row(stream)
         except ArenaFull as exc:
@@ -218,4 +272,7 @@ class Gateway:
         plain = with_model(ask.plain_body, ask.model, own) if ask.plain_body is not None else None
         clocks = self.generations.clocks_of(stream.facts)
         body = with_model(ask.body, ask.model, own)
-        return Order(visit.target, headers, body, expect, make_watch, clocks, plain, ask.model)
+        wanted = wanted_of(stream.facts)
+        return Order(
+            visit.target, headers, body, expect, make_watch, clocks, plain, ask.model, stream.created_at, wanted
+        )

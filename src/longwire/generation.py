@@ -8,7 +8,7 @@ What lives here: the three stages of failover. What must not: how an engine is a
 3. Neither can be: the stream ends with the reason for which the first engine failed.
 
 Each later attempt is made of what the arena holds, the stored request and the log. So whoever adopts a stream in the middle of
-all this decides as the process before it would have done.
+all this decides as the process before it would have done. A request that has waited for room is one, too.
 
 Over 400 lines: the stages fall into one another, and what each leaves undone must be seen where the next begins.
 """
@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from .endings import count_usage, end_by_length, end_finished, refusal_for
+from .endings import count_usage, end_by_length, end_finished, note_lengths, refusal_for
 from .engines.base import Answer, Failure
 from .engines.begun import fold, unfold
 from .engines.call import Call, CallShell, Order
@@ -51,8 +51,10 @@ from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import BodyHead, Facts, Kind, Link, OnDisconnect, State, Stream
 from .streams.terms import MAX_REREAD_BYTES
+from .waiting import WaitingRoom, wanted_of
 from .wire.http1 import Headers, encode_request_head
 from .words.clock import Clock
+from .words.errors import LongwireError
 from .words.faultpoint import reach
 from .words.reasons import CloseReason
 from .words.settings import Settings
@@ -61,6 +63,8 @@ log = logging.getLogger("longwire.failover")
 
 MAX_KNOWN_CLOCKS = 1000
 """Models whose clocks are kept ready. Names may come from clients; with so many, all begin anew."""
+LEAST_WAIT_S = 1.0
+"""An adopted stream that has to wait does so for as long at least: that its process died is not its client's fault."""
 _GONE_ON_AFTER = frozenset({
     CloseReason.UPSTREAM_RESET, CloseReason.UPSTREAM_INCOMPLETE, CloseReason.UPSTREAM_ERROR_EVENT,
     CloseReason.UPSTREAM_PROTOCOL, CloseReason.TOKEN_SILENCE, CloseReason.TOO_SLOW,
@@ -77,6 +81,7 @@ class GenerationShell:
     registry: Registry
     calls: CallShell
     budget: RetryBudget
+    waiting: WaitingRoom
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Whose turn it is to read what was said."""
     _clocks: dict[tuple[str, str, bool], Clocks] = field(default_factory=dict)
@@ -85,9 +90,10 @@ class GenerationShell:
     def make(
         cls, settings: Settings, directory: Directory, registry: Registry, clock: Clock, instruments: Instruments
     ) -> GenerationShell:
-        """With a watchman and a budget of its own: one for each process."""
-        calls = CallShell(settings, clock, instruments, Watchman(clock, instruments))
-        return cls(settings, directory, registry, calls, RetryBudget(settings))
+        """With a watchman, a budget and queues of its own: one for each process."""
+        waiting = WaitingRoom(settings, directory, clock, instruments)
+        calls = CallShell(settings, clock, instruments, Watchman(clock, instruments), on_finished=waiting.pump_soon)
+        return cls(settings, directory, registry, calls, RetryBudget(settings), waiting)
 
     def clocks_of(self, facts: Facts) -> Clocks:
         """The clocks of a stream's engines. Of an answer in one piece, or of one that nobody here can read, no token is seen.
@@ -133,6 +139,52 @@ class Generation:
         self.stream.producer = self
         self._work = self.shell.calls.start(self._guarded(partial(self._take_up, beginning)))
         self._work.add_done_callback(lambda _: beginning.drop())
+
+    def wait(self, request: bytes, key: bytes) -> None:
+        """Let the stream wait for room at an engine. ``request`` is for the one that was thought of first.
+
+        Raises:
+            ArenaFull: the request could not be stored.
+            LongwireError: it may not wait.
+        """
+        self.stream.store_request(request)
+        self.shell.waiting.push(self.stream, self.begin, key)
+
+    def wait_again(self) -> bool:
+        """Whether an adopted stream, whose request is stored and was not sent, has to wait. It does so for some time, however
+        late it is; and where too many wait it is sent: it was let in once."""
+        waiting, facts = self.shell.waiting, self.stream.facts
+        upstream = next((each for each in self.shell.directory.upstreams if each.name == facts.engine), None)
+        if upstream is None or waiting.has_room(upstream, facts.model, wanted_of(facts)):
+            return False
+        try:
+            waiting.push(self.stream, self.begin, least_s=LEAST_WAIT_S)
+        except LongwireError:
+            return False
+        return True
+
+    def begin(self, upstream: Upstream) -> None:
+        """There is room here: ask for what is stored."""
+        last = next((each for each in self._known() if each.name == self.stream.facts.engine), None)
+        target, headers, body = stored_request(self.stream, last.base_path.encode() if last is not None else None)
+        model = self.stream.facts.model
+        if last is None or last.own_name(model) != upstream.own_name(model):
+            body = with_model(body, "", upstream.own_name(model))
+        self.stream.facts.engine = upstream.name
+        self._call(upstream, self._order(upstream, target, headers, body))
+
+    def _call(self, upstream: Upstream, order: Order) -> bool:
+        """Ask for all of the answer; whether that could be begun."""
+        stream, shell = self.stream, self.shell
+        call = stream.producer = Call(upstream, order, stream, self, shell.calls)
+        try:
+            call.start()
+        except ArenaFull:
+            stream.stop(CloseReason.ARENA_FULL, "")
+            return False
+        if stream.link.fd < 0 and stream.state is not State.ENDED:
+            shell.registry.store_row(stream)  # which request lies there now
+        return True
 
     # The owner of a call.
 
@@ -222,13 +274,7 @@ class Generation:
             return False
         self._turn_to(other, is_ours=call.is_lost)
         self.stream.restart()
-        call = Call(other, self._order(other, target, headers, body), self.stream, self, shell.calls)
-        self.stream.producer = call
-        try:
-            call.start()
-        except ArenaFull:
-            self.stream.stop(CloseReason.ARENA_FULL, "")
-        else:
+        if self._call(other, self._order(other, target, headers, body)):
             shell.calls.instruments.failovers_total += 1
             reach("failed_over")
         return True
@@ -367,9 +413,18 @@ class Generation:
 
     def _choose(self, *, is_ours: bool, continues: bool = False) -> Upstream | None:
         """Another engine than the last; ``is_ours``: the last has not failed, and is the best if it can be asked."""
-        facts = self.stream.facts
+        facts, waiting = self.stream.facts, self.shell.waiting
         tried = () if is_ours else (facts.engine,)
-        return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine)
+        wanted = wanted_of(facts)
+
+        def fits(upstream: Upstream) -> bool:
+            return waiting.has_room(upstream, facts.model, wanted)
+
+        return self.shell.directory.choose_other(facts.model, tried, continues=continues, wish=facts.engine, fits=fits)
+
+    def _known(self) -> list[Upstream]:
+        directory = self.shell.directory
+        return [*directory.retired, *directory.upstreams]
 
     def _turn_to(self, upstream: Upstream, *, is_ours: bool) -> None:
         """The next attempt is at this one; ``is_ours``: the last was lost by us, and is not counted."""
@@ -382,8 +437,8 @@ class Generation:
     def _renamed(self, body: bytes, upstream: Upstream) -> bytes:
         """The body for an engine that may know the model by another name than the last one did. Raises CannotContinue where it
         would have to be read again for that, and is too large."""
-        facts, directory = self.stream.facts, self.shell.directory
-        named = {each.name: each.own_name(facts.model) for each in (*directory.retired, *directory.upstreams)}
+        facts = self.stream.facts
+        named = {each.name: each.own_name(facts.model) for each in self._known()}
         if named.get(facts.engine) != (own := upstream.own_name(facts.model)):
             check_size(body)
             body = with_model(body, "", own)
@@ -401,6 +456,7 @@ class Generation:
             without_usage(body) if may_be_plain else None,
             facts.model,
             self.stream.created_at,
+            wanted_of(facts),
         )
 
     def _count(self, call: Call, *, is_whole: bool) -> None:
@@ -408,3 +464,5 @@ class Generation:
         if self._part is not None and told is not None:
             told = self._part.seam.whole(told)
         count_usage(self.stream, told, self._tokenless + call.watch.tokenless, is_whole=is_whole)
+        if is_whole and self._part is None:
+            note_lengths(self.stream, wanted_of(self.stream.facts), call.upstream.occupancy)

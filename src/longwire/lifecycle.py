@@ -109,7 +109,7 @@ class House:
             self.registry.use_secret(secret)
         self.followings = [Following(engine, settings, self.clock) for engine in settings.engines]
         live = [upstream for following in self.followings for upstream in following.live.values()]
-        self.directory = Directory(live, settings)
+        self.directory = Directory(live, settings, shards=self.memory.place.slots)
         self.limiter = Limiter(
             matrix or Matrix.create(len(self.tenants), 1),
             self.memory.place.slot,
@@ -270,6 +270,7 @@ class House:
             lambda: len(self.listener.connections),
             package_version(),
             self.is_ready,
+            lambda: self.gateway.generations.waiting.waiting,
         )
 
     def _admin_app(self) -> ASGIApp:

@@ -183,6 +183,7 @@ class Gauges:
     connections: Callable[[], int]
     version: str
     is_ready: Callable[[], tuple[bool, str]] = lambda: (True, "")
+    queued: Callable[[], int] = lambda: 0
 
     def look(self) -> Look:
         """What has been counted, and what stands now."""
@@ -202,6 +203,7 @@ class Gauges:
             streams={state.name.lower(): streams[state.name.lower()] for state in State},
             subscribers=streams["subscribers"],
             connections=self.connections(),
+            queued=self.queued(),
             arena_blocks=arena["blocks"],
             arena_blocks_free=arena["free"],
             arena_blocks_used={use: arena[use] for use in ("log", "records", "request", "input")},
@@ -225,6 +227,7 @@ def pool_of(upstream: Upstream) -> PoolSnapshot:
         waiting=load.waiting if load is not None else None,
         problem=problem_of(upstream),
         reserve=upstream.warming.wanted,
+        limit=upstream.occupancy.saturation.limit_at(upstream.now()),
         **upstream.statistics(),
     )
 

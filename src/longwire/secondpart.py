@@ -75,8 +75,9 @@ def _read_some(log: Log, position: int, said: Said) -> int:
     return position
 
 
-def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
-    """Target without a base path, headers and body of the client's request as the last engine was sent it.
+def stored_request(stream: Stream, base: bytes | None = None) -> tuple[bytes, Headers, bytes]:
+    """Target without a base path, headers and body of the client's request as the last engine was sent it. ``base`` is that
+    path where it is known; else all before the last ``/v1/`` is, as in the APIs that can be gone on with.
 
     Raises:
         CannotContinue: it is not there any more.
@@ -85,6 +86,8 @@ def stored_request(stream: Stream) -> tuple[bytes, Headers, bytes]:
     if request is None:
         raise CannotContinue("Its request is not there any more.")
     target, headers, body = take_apart(request.read(0, request.end))
+    if base is not None and target.startswith(base + b"/v1/"):
+        return target.removeprefix(base), headers, body
     return target[target.rindex(b"/v1/") :], headers, body
 
 

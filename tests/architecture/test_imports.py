@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
     ("generation", frozenset({"generation"})),
-    ("parts", frozenset({"secondpart", "endings"})),
+    ("parts", frozenset({"secondpart", "endings", "waiting"})),
     ("stages", frozenset({"admission", "engines", "streams"})),
     ("shapes", frozenset({"wire", "dialects", "sockets"})),
     ("words", frozenset({"words"})),

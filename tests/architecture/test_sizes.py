@@ -85,7 +85,8 @@ BOUNDARIES: dict[str, str] = {
     "longwire.streams.subscriber.Subscriber.wake": "logged, and the one reader is cut with internal_error",
     "longwire.generation.Generation._guarded": "logged, and the one stream ends with what its first engine had failed by",
     "longwire.gateway.Gateway._open": "gives the slot back and raises on",
-    "longwire.gateway.Gateway._call": "ends the stream that nobody reads yet and raises on",
+    "longwire.gateway.Gateway._begin": "ends the stream that nobody reads yet and raises on",
+    "longwire.waiting.WaitingRoom._begin": "logged, and the one stream ends with internal_error; whose turn is next has it",
 }
 """Functions that may catch everything, each with what it does about it. A bug must reach the log, and not be taken for an
 engine's failure."""

@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longwire.dialects.base import (
+    BYTES_PER_TOKEN,
     MAX_ANSWER_TOKENS,
+    MEDIA_TOKENS,
     Ask,
     RelayWords,
     encode_json,
     error_object,
+    estimate_tokens,
     read_relayed,
     read_strict_json,
 )
@@ -227,3 +230,16 @@ def test_tokens_of_a_relayed_request_are_estimated_and_never_a_reason_to_refuse_
 ) -> None:
     ask = read_relayed(body)
     assert (ask.prompt_tokens, ask.answer_tokens) == tokens and ask.body == body
+
+
+def test_encoded_media_are_counted_by_the_piece() -> None:
+    """By its bytes an image would be more than any engine's cache holds."""
+    image = b"A" * 400_000
+    text = b'{"model":"m","messages":[{"role":"user","content":[%b]}]}'
+    url = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}' % image
+    sound = b'{"type":"input_audio","input_audio":{"data":"%b","format":"wav"}}' % image
+    for parts, count in ((url, 1), (url + b"," + sound, 2), (url + b"," + url + b"," + sound, 3)):
+        tokens = read_relayed(text % parts).prompt_tokens
+        assert count * MEDIA_TOKENS < tokens < count * MEDIA_TOKENS + 100
+    words = b'{"model":"m","input":"%b;base64, "}' % (b"word " * 10_000)
+    assert read_relayed(words).prompt_tokens == estimate_tokens(words) == -(-len(words) // BYTES_PER_TOKEN)

@@ -7,8 +7,9 @@ import json
 import logging
 
 import pytest
-from tests.house import FIN, HOLD, RST, Step, TestHouse, chat, head_of, in_chunks, open_house
+from tests.house import FIN, HOLD, RST, Step, TestHouse, chat, head_of, in_chunks, open_house, until
 
+from longwire.engines import load_probe
 from longwire.engines.breaker import BreakerState
 from longwire.engines.dialing import ConnectFailed
 from longwire.engines.load_probe import ABSENT_S, LoadProbe
@@ -294,6 +295,22 @@ async def test_the_stand_in_s_load_is_seen() -> None:
         request = house.sim.requests[-1]
         assert request.target == b"/metrics" and request.get(b"connection") == b"close"
         assert upstream.statistics()["idle"] == 0, "its connection is not kept"
+        upstream.close()
+
+
+async def test_an_engine_s_load_is_looked_at_as_soon_as_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then requests go there without any reckoning."""
+    async with open_house() as house:
+        upstream, _ = upstream_of(house, "vllm")
+        house.engine.will_say(metrics(0.5, 5))
+        monkeypatch.setattr(load_probe, "NOT_UP_S", 0.0)
+        task = asyncio.create_task(LoadProbe(upstream, SETTINGS).run())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not house.engine.requests
+        upstream.is_up = True
+        await until(lambda: upstream.load is not None, "it was asked")
+        task.cancel()
         upstream.close()
 
 

@@ -40,6 +40,7 @@ pools = st.builds(
     waiting=amounts,
     problem=names,
     reserve=counts,
+    limit=amounts,
 )
 snapshots = st.builds(
     Snapshot,
@@ -49,6 +50,7 @@ snapshots = st.builds(
     streams=st.dictionaries(st.sampled_from(STREAM_STATES), counts),
     subscribers=counts,
     connections=counts,
+    queued=counts,
     arena_blocks=counts,
     arena_blocks_free=counts,
     arena_blocks_used=st.dictionaries(st.sampled_from(ARENA_USES), counts),
@@ -248,6 +250,13 @@ def test_the_problem_of_the_worst_breaker_is_told() -> None:
     for pair in ((well, ill), (ill, well)):
         parts = [(Instruments(), Snapshot(pools={"e": pool})) for pool in pair]
         assert merge(parts)[1].pools["e"].problem == "5 faults"
+
+
+def test_limits_are_added_up_where_shards_have_learned_any() -> None:
+    for limits, whole in (((None, None), None), ((3.0, None), 3.0), ((None, 2.0), 2.0), ((3.0, 2.0), 5.0)):
+        parts = [(Instruments(), Snapshot(pools={"e": PoolSnapshot(limit=limit)}, queued=2)) for limit in limits]
+        _, now = merge(parts)
+        assert (now.pools["e"].limit, now.queued) == (whole, 4)
 
 
 def test_adding_leaves_the_other_alone() -> None:

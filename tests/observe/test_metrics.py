@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 from longwire.observe.declarations import CLOCKS, MAX_LABELLED, METRICS, OTHERS, Look, Metric
 from longwire.observe.instruments import BUCKETS, ROUTES, Histogram, Instruments
 from longwire.observe.metrics import Metrics, cumulative
+from longwire.observe.queue_declarations import WHY_REFUSED
 from longwire.observe.snapshot import PoolSnapshot, Snapshot
 from longwire.words.reasons import CloseReason
 
@@ -56,8 +57,10 @@ def test_every_counter_and_histogram_is_exported() -> None:
             value.observe_us(5)
     now = scrape(instruments)
     assert all(now["longwire_clock_fired_total", (("clock", clock),)] == 7 for clock in CLOCKS)
+    assert all(now["longwire_queue_refused_total", (("why", why),)] == 7 for why in WHY_REFUSED)
     changed = {name for name, value in now.items() if not name[1] and exported.get(name) != value}
-    counters = sum(isinstance(getattr(instruments, slot), int) for slot in Instruments.__slots__) - len(CLOCKS)
+    counters = sum(isinstance(getattr(instruments, slot), int) for slot in Instruments.__slots__)
+    counters -= len(CLOCKS) + len(WHY_REFUSED)
     histograms = sum(isinstance(getattr(instruments, slot), Histogram) for slot in Instruments.__slots__)
     assert len(changed) == counters + 2 * histograms  # _count and _sum
 

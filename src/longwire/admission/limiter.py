@@ -120,6 +120,13 @@ class Limiter:
         """What the tenant uses now, over all shards."""
         return self._matrix.use(tenant.index, self._now())
 
+    def windows(self, tenant: Tenant) -> tuple[tuple[int, int], tuple[int, int], float]:
+        """Requests and tokens of the minute before and of this one, and the time for which they hold."""
+        now = self._now()
+        minute = minute_of(now)
+        requests, tokens = (self._matrix.window(tenant.index, cell, minute) for cell in (REQUESTS, TOKENS))
+        return requests, tokens, now
+
     # Coming in.
 
     def admit(self, tenant: Tenant, context_tokens: int = 0) -> Slot:

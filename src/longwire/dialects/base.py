@@ -7,6 +7,7 @@ not: engines, sockets, the log.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from ..words.errors import BadJson
@@ -19,6 +20,14 @@ LARGE_BODY_BYTES = 256 * 1024
 BYTES_PER_TOKEN = 4
 """Of English text in common vocabularies; code and other scripts have fewer. An estimate that costs nothing: the engine says at
 the end what it was."""
+
+MEDIA_TOKENS = 1024
+"""Of an image or a piece of sound. By its bytes one megabyte would be a quarter of a million tokens, for which no engine would
+ever have room; engines make some hundreds to some thousands of it."""
+
+_MEDIA_MARKS = (b";base64,", b'"input_audio"')
+_MEDIA = re.compile(rb'(?:;base64,|"data":")[A-Za-z0-9+/=]{4096,}')
+"""What is shorter is not much more than it is counted."""
 
 MAX_ANSWER_TOKENS = (1 << 32) - 1
 """Beyond what any counter of tokens holds; so a number with a thousand digits is no burden to those behind."""
@@ -86,8 +95,11 @@ def read_relayed(body: bytes) -> Ask:
 
 
 def estimate_tokens(body: bytes) -> int:
-    """About how many tokens a request's prompt has, from its length alone."""
-    return -(-len(body) // BYTES_PER_TOKEN)
+    """About how many tokens a request's prompt has, from its length alone; encoded media count by the piece."""
+    if not any(mark in body for mark in _MEDIA_MARKS):
+        return -(-len(body) // BYTES_PER_TOKEN)
+    pieces = [len(found[0]) for found in _MEDIA.finditer(body)]
+    return -(-(len(body) - sum(pieces)) // BYTES_PER_TOKEN) + MEDIA_TOKENS * len(pieces)
 
 
 def bound_of_answer(fields: dict[str, Any]) -> int:

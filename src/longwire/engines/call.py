@@ -2,6 +2,8 @@
 
 What lives here: the life of a request from "this upstream" to "over", as the producer of a stream.
 What must not: choosing the upstream (directory.py), admission, what readers get.
+
+Over 400 lines: whoever asks, reads, looks at the clock or stops may come in any state, and each must leave the others theirs.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from .clocks import Clocks, Pace
 from .dialing import ConnectFailed, ConnectTimeout
 from .exchange import Exchange, Expect
 from .load import is_generating
+from .occupancy import Wanted
 from .phases import Phase
 from .pool import Upstream
 from .transport import UpstreamConnection
@@ -53,6 +56,13 @@ class Order:
     model: str = ""
     started_at: float | None = None
     """When the generation began, where an earlier attempt did; the total is counted from there."""
+    wanted: Wanted = Wanted()
+
+    def encode(self, upstream: Upstream, *, is_plain: bool = False) -> bytes:
+        """The whole request as this upstream gets it."""
+        body = self.plain_body if is_plain and self.plain_body is not None else self.body
+        headers = [*self.headers, (b"content-length", b"%d" % len(body))]
+        return encode_request_head(b"POST", upstream.base_path.encode() + self.target, headers) + body
 
 
 class CallSink(Sink, Protocol):
@@ -88,6 +98,10 @@ class CallOwner(Protocol):
         """The answer was not wanted any more; what came of it is there."""
 
 
+def _ignored() -> None:
+    """Nobody waits."""
+
+
 @dataclass(slots=True, weakref_slot=False)
 class CallShell:
     """What every call needs from around it."""
@@ -97,6 +111,8 @@ class CallShell:
     instruments: Instruments
     watchman: Watchman
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    on_finished: Callable[[], object] = _ignored
+    """A call is over: there may be room for another."""
 
     def start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something that takes time; it ends with the loop at the latest."""
@@ -134,6 +150,7 @@ class Call:
         self.pace = Pace(order.clocks, shell.clock.now(), order.started_at)
         self._used_plain_body = upstream.refuses_stream_options and order.plain_body is not None
         upstream.in_flight += 1
+        upstream.occupancy.enter(self, order.wanted)
         upstream.breaker.begin_trial(shell.clock.now())
         shell.watchman.add(self)
 
@@ -148,6 +165,9 @@ class Call:
         """
         self._store_request()
         reach("stored_before_sent")
+        self._start()
+
+    def _start(self) -> None:
         connection = self.upstream.take_idle()
         if connection is not None:
             self._send(connection)
@@ -156,8 +176,8 @@ class Call:
             self._start_connecting(self.upstream.wait_connection)
 
     def start_stored(self) -> None:
-        """Send the request that is stored already, over a new connection."""
-        self._start_connecting(self.upstream.wait_new)
+        """Send the request that is stored already."""
+        self._start()
 
     def take_over(self, connection: UpstreamConnection, read_bytes: int, written_bytes: int) -> Exchange:
         """Be in the middle of an exchange over this connection."""
@@ -289,12 +309,8 @@ class Call:
     # Inside.
 
     def _store_request(self) -> None:
-        order = self.order
-        body = order.plain_body if self._used_plain_body and order.plain_body is not None else order.body
-        headers = [*order.headers, (b"content-length", b"%d" % len(body))]
-        head = encode_request_head(b"POST", self.upstream.base_path.encode() + order.target, headers)
-        self.sink.store_request(head + body)
-        self.order = replace(order, body=b"")
+        self.sink.store_request(self.order.encode(self.upstream, is_plain=self._used_plain_body))
+        self.order = replace(self.order, body=b"")
 
     def _retry(self) -> None:
         """Once more, over a connection that is certainly fresh. Nothing has reached the client, and no token was generated."""
@@ -387,6 +403,8 @@ class Call:
     def _finish(self) -> None:
         self._is_over = True
         self.upstream.in_flight -= 1
+        self.upstream.occupancy.leave(self)
         self._shell.watchman.discard(self)
         self.exchange = None
         self._cancel_deadline()
+        self._shell.on_finished()

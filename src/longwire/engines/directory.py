@@ -13,8 +13,10 @@ from ..words.errors import NoEngine, UnknownModel
 from ..words.model_specs import find_model
 from ..words.settings import Settings
 from .kinds import Continues
+from .occupancy import UNBOUND, Bounding, Wanted
 from .policy import POLICIES, Candidate, Occasion, take_turn
 from .pool import Upstream
+from .room import Bounds
 
 MAX_NAMES_IN_ERROR = 20
 """How many models an error names; the whole list is at ``/v1/models``."""
@@ -24,24 +26,37 @@ MAX_TURNS = 1000
 """Models whose turns are kept. Names come from clients where an engine lists none; with so many, all begin anew."""
 
 ChangeHeard = Callable[[Upstream], object]
+Fits = Callable[[Upstream], bool]
 
 
 def _ignored(_: Upstream) -> None:
     """Nobody listens."""
 
 
+def _anything(_: Upstream) -> bool:
+    """Whoever asks does not care whether there is room."""
+    return True
+
+
 class Directory:
     """The upstreams in the order of their configuration; those that came later stand last."""
 
     def __init__(
-        self, upstreams: Iterable[Upstream], settings: Settings | None = None, dice: random.Random | None = None
+        self,
+        upstreams: Iterable[Upstream],
+        settings: Settings | None = None,
+        dice: random.Random | None = None,
+        shards: int = 1,
     ) -> None:
+        """``shards`` is how many processes share what the upstreams can hold."""
         self.upstreams = list(upstreams)
         self.retired: list[Upstream] = []
         """Those that are no endpoints any more and of which something still runs."""
         self.on_added: ChangeHeard = _ignored
         self.on_retired: ChangeHeard = _ignored
-        self._settings = settings or Settings()
+        self._settings = settings = settings or Settings()
+        share = settings.kv_reserve_percent / 100 / shards
+        self._bounding = Bounding(settings.max_upstream_requests, settings.shed, share)
         self._dice = dice or random.Random()
         self._turns: dict[str, dict[str, float]] = {}
 
@@ -54,12 +69,20 @@ class Directory:
 
     # Choosing.
 
-    def choose(self, model: str, may_use: Callable[[str], bool] = lambda _: True, *, key: bytes = b"") -> Upstream:
+    def choose(
+        self,
+        model: str,
+        may_use: Callable[[str], bool] = lambda _: True,
+        *,
+        key: bytes = b"",
+        fits: Fits = _anything,
+    ) -> Upstream:
         """The upstream for this model, by the model's policy where several list it.
 
         An upstream that lists no models takes any. One without weight is chosen where there is no other, one whose breaker is
         open where all are (a request is better refused by the engine than by a guess), one that is down where no other serves
-        the model: it may be back. ``key`` is a hash of how the conversation begins.
+        the model: it may be back. ``key`` is a hash of how the conversation begins. Those for which ``fits`` holds are
+        preferred; one without weight is no place for what others have no room for.
 
         Raises:
             NoEngine: no upstream has been up yet.
@@ -74,11 +97,18 @@ class Directory:
                 f"No engine serves the model {model[:200]!r}. There are: {self._names(may_use)}.", param="model"
             )
         if trusted := [each for each in up or serving if each.breaker.may_try(each.now())]:
-            return self._pick(model, trusted, key)
+            return self._pick(model, trusted, key, fits)
         return min(_with_weight(up or serving), key=_badness)
 
     def choose_other(
-        self, model: str, tried: Collection[str], *, key: bytes = b"", continues: bool = False, wish: str = ""
+        self,
+        model: str,
+        tried: Collection[str],
+        *,
+        key: bytes = b"",
+        continues: bool = False,
+        wish: str = "",
+        fits: Fits = _anything,
     ) -> Upstream | None:
         """Another upstream for a request that one or more have failed, of which nothing speaks against it; or None. ``wish`` is
         the name of the one to be taken if it can be.
@@ -86,11 +116,7 @@ class Directory:
         With ``continues`` it must be able to go on with an answer, and that of the same model as those tried and wished for:
         behind one alias there may be two.
         """
-        others = [
-            each
-            for each in self.upstreams
-            if each.name not in tried and each.is_up and each.serves(model) and each.breaker.may_try(each.now())
-        ]
+        others = [each for each in self._ready(model) if each.name not in tried]
         if continues:
             meant = self._own_names(model, {*tried, wish} - {""})
             others = [
@@ -99,7 +125,32 @@ class Directory:
                 if each.abilities.continues is not Continues.NEVER and meant <= {each.own_name(model)}
             ]
         wished = next((each for each in others if each.name == wish), None)
-        return wished or (self._pick(model, others, key) if others else None)
+        return wished or (self._pick(model, others, key, fits) if others else None)
+
+    def choose_with_room(self, model: str, fits: Fits, *, key: bytes = b"") -> Upstream | None:
+        """The upstream for a request that has waited; None: it waits on."""
+        found = [each for each in self.possible(model) if fits(each)]
+        return self._pick(model, found, key, _anything) if found else None
+
+    def possible(self, model: str) -> Sequence[Upstream]:
+        """The upstreams that requests for this model wait for."""
+        return _with_weight(self._ready(model))
+
+    def _ready(self, model: str) -> list[Upstream]:
+        return [
+            each for each in self.upstreams if each.is_up and each.serves(model) and each.breaker.may_try(each.now())
+        ]
+
+    # Room.
+
+    def bounds(self, upstream: Upstream) -> Bounds:
+        """What bounds this upstream now."""
+        return self._bounding.bounds(upstream.occupancy, upstream.load, upstream.now())
+
+    def has_room(self, upstream: Upstream, wanted: Wanted) -> bool:
+        """Whether a request may be sent there now."""
+        bounds = self.bounds(upstream)
+        return bounds is UNBOUND or upstream.occupancy.has_room(wanted, bounds)
 
     def _own_names(self, model: str, names: Collection[str]) -> set[str]:
         """What these upstreams call a model; where one of them is forgotten, whatever anybody calls it."""
@@ -109,8 +160,10 @@ class Directory:
             return found
         return found | {each.own_name(model) for each in self.upstreams if each.serves(model)}
 
-    def _pick(self, model: str, upstreams: Sequence[Upstream], key: bytes) -> Upstream:
+    def _pick(self, model: str, upstreams: Sequence[Upstream], key: bytes, fits: Fits) -> Upstream:
         upstreams = _with_weight(upstreams)
+        if len(upstreams) > 1:
+            upstreams = [each for each in upstreams if fits(each)] or upstreams
         if len(upstreams) == 1:
             return upstreams[0]
         stale_s = self._settings.load_stale_s

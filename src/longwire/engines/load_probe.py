@@ -20,6 +20,8 @@ from .series import MAX_METRICS_BYTES
 
 ABSENT_S = 60.0
 """An engine that has no metrics is asked less and less often, at last once a minute: it may be started anew with them."""
+NOT_UP_S = 0.1
+"""How often it is looked whether the engine is up: until it has told what its cache holds, requests go there unreckoned."""
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Refusals that say nothing about whether there are metrics."""
 
@@ -31,6 +33,7 @@ class LoadProbe:
         self.upstream = upstream
         self._every_s = settings.load_probe_s
         self._stale_s = settings.load_stale_s
+        self._sheds = settings.shed
         self._limit_s = min(settings.connect_timeout_s * 2, settings.load_stale_s)
         target = upstream.abilities.metrics_path.encode()
         self._question = Question(
@@ -48,7 +51,9 @@ class LoadProbe:
         while True:
             if self.upstream.is_up:
                 await self.look()
-            await asyncio.sleep(self.pause_s)
+                await asyncio.sleep(self.pause_s)
+            else:
+                await asyncio.sleep(min(self._every_s, NOT_UP_S))
 
     @property
     def pause_s(self) -> float:
@@ -82,4 +87,6 @@ class LoadProbe:
         self._last = load
         old = upstream.load
         upstream.load = smooth(None if old is None or old.is_stale(now, self._stale_s) else old, load)
+        if self._sheds:
+            upstream.occupancy.note_load(upstream.load, now, self._stale_s)
         return True

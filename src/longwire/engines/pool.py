@@ -19,6 +19,7 @@ from .dialing import Place
 from .endpoints import Endpoint, own_endpoint, port_of
 from .kinds import KINDS, kind_of
 from .load import Load
+from .occupancy import Occupancy
 from .reserve import span_of
 
 
@@ -49,6 +50,7 @@ class Upstream(Connections):
         """Requests under way, for whoever chooses; whoever starts and ends a call counts."""
         self.breaker = Breaker(settings)
         self.load: Load | None = None
+        self.occupancy = Occupancy()
         self.moved_at: float | None = None
         """When the engine's own count of what it generates was last seen to move."""
         self.now = clock.now

@@ -1,6 +1,7 @@
 """A request as one upstream gets it.
 
-What lives here: the model under the engine's own name, and a stored request taken apart and put together for another upstream.
+What lives here: the model under the engine's own name, a bound to its answer, and a stored request taken apart and put
+together for another upstream.
 What must not: sockets, what else a request means.
 """
 
@@ -19,6 +20,12 @@ def with_model(body: bytes, offered: str, own: str) -> bytes:
     if not isinstance(fields, dict) or "model" not in fields:
         return body
     return encode_body({**fields, "model": own})
+
+
+def with_bound(body: bytes, tokens: int) -> bytes:
+    """The body with a bound to each of its answers."""
+    fields = json.loads(body)
+    return encode_body({**fields, "max_tokens": tokens}) if isinstance(fields, dict) else body
 
 
 def without_usage(body: bytes) -> bytes:

@@ -33,7 +33,7 @@ _HISTOGRAMS: Final = tuple(
     sorted(name for name in Instruments.__slots__ if isinstance(getattr(Instruments(), name), Histogram))
 )
 _NUMBERS: Final = tuple(sorted(name for name in Instruments.__slots__ if isinstance(getattr(Instruments(), name), int)))
-_GAUGES: Final = ("subscribers", "connections", "arena_blocks", "arena_blocks_free", "arena_bytes")
+_GAUGES: Final = ("subscribers", "connections", "queued", "arena_blocks", "arena_blocks_free", "arena_bytes")
 _REASONS: Final = {reason.value: reason for reason in CloseReason}
 
 Counted = tuple[Instruments, Snapshot]
@@ -95,7 +95,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Any]:
 
 def _load_of(pool: PoolSnapshot) -> list[Any]:
     """Apart from a pool's connections, of which older versions expect four numbers and no more."""
-    return [pool.in_flight, pool.breaker, pool.kv_used, pool.waiting, pool.problem[:MAX_POOL_PROBLEM_CHARS]]
+    return [pool.in_flight, pool.breaker, pool.kv_used, pool.waiting, pool.problem[:MAX_POOL_PROBLEM_CHARS], pool.limit]
 
 
 # Reading.
@@ -155,6 +155,7 @@ def _read_gauges(told: Mapping[str, Any]) -> Snapshot:
         streams=_counts(told["streams"]),
         subscribers=_count(told["subscribers"]),
         connections=_count(told["connections"]),
+        queued=_count(told.get("queued", 0)),
         arena_blocks=_count(told["arena_blocks"]),
         arena_blocks_free=_count(told["arena_blocks_free"]),
         arena_blocks_used=_counts(told["used"]),
@@ -172,6 +173,7 @@ def _read_load(told: Sequence[Any]) -> dict[str, Any]:
         "kv_used": _amount(kv_used),
         "waiting": _amount(waiting),
         "problem": str(problem)[:MAX_POOL_PROBLEM_CHARS],
+        "limit": _amount(told[5]) if len(told) > 5 else None,
     }
 
 
@@ -273,6 +275,7 @@ def _add_snapshots(snapshots: Sequence[Snapshot]) -> Snapshot:
         pools=pools,
         subscribers=numbers["subscribers"],
         connections=numbers["connections"],
+        queued=numbers["queued"],
         arena_blocks=numbers["arena_blocks"],
         arena_blocks_free=numbers["arena_blocks_free"],
         arena_bytes=numbers["arena_bytes"],
@@ -294,7 +297,13 @@ def _add_pools(pool: PoolSnapshot | None, more: PoolSnapshot) -> PoolSnapshot:
         kv_used=pool.kv_used if more.kv_used is None else more.kv_used,
         waiting=pool.waiting if more.waiting is None else more.waiting,
         problem=more.problem if more.breaker > pool.breaker else pool.problem or more.problem,
+        limit=_sum_of_limits(pool.limit, more.limit),
     )
+
+
+def _sum_of_limits(limit: float | None, more: float | None) -> float | None:
+    """Each shard learns for its own requests: one that has learned nothing has no part in it."""
+    return more if limit is None else limit if more is None else limit + more
 
 
 def _add(to: dict[Key, int], more: Mapping[Key, int]) -> None:

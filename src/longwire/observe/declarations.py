@@ -11,19 +11,17 @@ Over 400 lines: the file is one table, which grows by one entry per metric.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from ..words.reasons import CloseReason
 from ..words.shards import SHARD_STATES
-from .instruments import Histogram, Instruments
+from .instruments import Instruments
+from .metric import Look, Metric, Reading, Series, told
+from .queue_declarations import QUEUE_METRICS
 from .snapshot import ARENA_USES, STREAM_STATES, Snapshot
 
-Series = Mapping[tuple[str, ...], float]
-"""Label values, in the order of the declaration, and the number."""
-
-Reading = float | Series | Histogram
+__all__ = ["CLOCKS", "MAX_LABELLED", "METRICS", "OTHERS", "Look", "Metric", "Reading"]
 
 MAX_LABELLED: Final = 1000
 """Most tenants that get a series of their own (engines are few). A label with more values strains a Prometheus; what lies
@@ -33,27 +31,6 @@ OTHERS: Final = "(others)"
 
 CLOCKS: Final = ("connect", "first_byte", "first_token", "silence", "rate", "total")
 """The clocks that run while an engine answers; each has a counter ``clock_<name>_total``."""
-
-
-class Look(NamedTuple):
-    """What a scrape sees: what has been counted, and what stands now."""
-
-    counters: Instruments
-    now: Snapshot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One declaration. A histogram's buckets are the powers of two from 2^low to 2^high microseconds."""
-
-    name: str
-    kind: str
-    help: str
-    read: Callable[[Look], Reading]
-    unit: str = ""
-    labels: tuple[str, ...] = ()
-    low: int = 0
-    high: int = 0
 
 
 def _by_word(counts: Mapping[CloseReason, int] | Mapping[str, int]) -> Series:
@@ -89,11 +66,6 @@ def _pool_connections(snapshot: Snapshot) -> Series:
         series[(engine, "busy")] = pool.busy
         series[(engine, "connecting")] = pool.connecting
     return series
-
-
-def _told(amounts: Mapping[str, float | None]) -> Series:
-    """One series for each whose amount is known: what nobody said is not zero."""
-    return {(name,): amount for name, amount in amounts.items() if amount is not None}
 
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -320,15 +292,16 @@ METRICS: Final[tuple[Metric, ...]] = (
         unit="ratio",
         help="Share of an engine's KV cache in use, by its own account; absent where it is not known.",
         labels=("engine",),
-        read=lambda at: _told({name: pool.kv_used for name, pool in at.now.pools.items()}),
+        read=lambda at: told({name: pool.kv_used for name, pool in at.now.pools.items()}),
     ),
     Metric(
         name="longwire_engine_waiting",
         kind="gauge",
         help="Requests that wait in an engine, of whomever, by its own account; absent where it is not known.",
         labels=("engine",),
-        read=lambda at: _told({name: pool.waiting for name, pool in at.now.pools.items()}),
+        read=lambda at: told({name: pool.waiting for name, pool in at.now.pools.items()}),
     ),
+    *QUEUE_METRICS,
     Metric(
         name="longwire_breakers_opened_total",
         kind="counter",

@@ -105,6 +105,7 @@ class Instruments:
     __slots__ = (
         "accept_pauses_total",
         "accepts_refused_total",
+        "answers_clamped_total",
         "adoption_pause",
         "body_bytes_total",
         "breakers_opened_total",
@@ -126,6 +127,11 @@ class Instruments:
         "idempotent_hits_total",
         "loop_lag",
         "poisoned_total",
+        "queue_expired_total",
+        "queue_full_of_tenant_total",
+        "queue_full_total",
+        "queue_wait",
+        "queued_total",
         "readers_ended",
         "requests",
         "reserve_misses_total",
@@ -182,12 +188,18 @@ class Instruments:
         self.connections_passed_total = 0
         self.poisoned_total = 0
         self.accept_pauses_total = 0
+        self.queued_total = 0
+        self.queue_full_total = 0
+        self.queue_full_of_tenant_total = 0
+        self.queue_expired_total = 0
+        self.answers_clamped_total = 0
         self.ttfb = Histogram()
         self.ttft = Histogram()
         self.event_gap = Histogram()
         self.loop_lag = Histogram()
         self.stream_duration = Histogram()
         self.adoption_pause = Histogram()
+        self.queue_wait = Histogram()
 
     def count_request(self, route: str, status: int) -> None:
         """Count one answered request; bounded whatever comes, for an engine picks the status."""

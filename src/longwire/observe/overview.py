@@ -45,6 +45,7 @@ def overview(look: Look, shards: Sequence[Mapping[str, object]], limits: Mapping
         "streams": {state: now.streams.get(state, 0) for state in STREAM_STATES},
         "readers": now.subscribers,
         "connections": now.connections,
+        "queued": now.queued,
         "totals": {name: getattr(counters, name) for name in TOTALS}
         | {
             "requests_total": sum(counters.requests.values()),
@@ -66,6 +67,7 @@ def overview(look: Look, shards: Sequence[Mapping[str, object]], limits: Mapping
                 "breaker": BREAKER_STATES[min(pool.breaker, len(BREAKER_STATES) - 1)],
                 "kv_used": pool.kv_used,
                 "waiting": pool.waiting,
+                "limit": pool.limit,
                 "problem": pool.problem,
             }
             for name, pool in now.pools.items()

@@ -54,6 +54,8 @@ class PoolSnapshot:
     """Why it is not up, or not trusted."""
     reserve: int = 0
     """Connections that are to stand ready."""
+    limit: float | None = None
+    """How many requests it is given at most, as was learned of its saturation; None: nothing was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ class Snapshot:
     """How many streams are in each of STREAM_STATES."""
     subscribers: int = 0
     connections: int = 0
+    queued: int = 0
+    """Requests that wait for room at an engine."""
     arena_blocks: int = 0
     arena_blocks_free: int = 0
     arena_blocks_used: Mapping[str, int] = field(default_factory=dict)

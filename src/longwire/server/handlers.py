@@ -254,7 +254,12 @@ class Handlers:
 
     def _generate(self, pending: Pending, ask: Ask, connection: ClientConnection) -> None:
         visit = self._visit(pending, connection)
-        self._answer(self.gateway.generate(ask, visit), pending, connection)
+        try:
+            stream = self.gateway.generate(ask, visit)
+        finally:  # who is refused needs to know most of all
+            connection.extra_headers += self.gateway.limits_of(visit.tenant)
+        connection.extra_headers += self.gateway.notes_on(stream)
+        self._answer(stream, pending, connection)
 
     def _stream_continue(self, pending: Pending, body: bytes, connection: ClientConnection) -> None:
         """The rest of an answer that was cut; a body is not looked at."""

@@ -56,10 +56,11 @@ def headers_to_engine(head: RequestHead, request_id: str) -> Headers:
     return [*kept, (b"x-request-id", request_id.encode())]
 
 
-def headers_from_engine(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What of an engine's fields goes back to the client; never what its Connection field names (RFC 9110 7.6.1)."""
+def headers_from_engine(headers: Iterable[tuple[bytes, bytes]], ours: Iterable[tuple[bytes, bytes]] = ()) -> Headers:
+    """What of an engine's fields goes back to the client: none that we say ourselves, as of the limits that hold here, and
+    never what its Connection field names (RFC 9110 7.6.1)."""
     given = list(headers)
-    not_back = _NOT_PASSED_BACK | _named_by_connection(given)
+    not_back = _NOT_PASSED_BACK | _named_by_connection(given) | {name for name, _ in ours}
     return [(k, v) for k, v in given if k not in not_back and not k.startswith(b"access-control-")]
 
 

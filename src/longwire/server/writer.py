@@ -59,7 +59,7 @@ class Writer:
             refusal = stream.refusal
             headers = [
                 (b"content-type", refusal.content_type),
-                *headers_from_engine(refusal.headers),
+                *headers_from_engine(refusal.headers, self.extra_headers),
                 *self._identity(stream),
             ]
             connection.listener.instruments.count_request(self.route, refusal.status)
@@ -82,7 +82,7 @@ class Writer:
             Door.BARE if head.content_length is not None or not self._connection.speaks_1_1 else Door.FRAMED
         )
         framing = self._framing(head.content_length) if head.status != 204 else []  # RFC 9110 8.6: a 204 has no length
-        headers = [*headers_from_engine(head.headers), *self._identity(stream), *framing]
+        headers = [*headers_from_engine(head.headers, self.extra_headers), *self._identity(stream), *framing]
         self._connection.listener.instruments.count_request(self.route, head.status)
         self._send_head(encode_response_head(head.status, headers))
 

@@ -149,6 +149,8 @@ class Facts:
     """As estimated from the request."""
     context_tokens: int = 0
     """As counted at admission: the prompt's, and the most that the answer may have."""
+    clamped_tokens: int = 0
+    """The bound that the gateway has given to each answer; 0: none."""
     prompt_hash: bytes = b""
     key_hash: bytes = b""
     body_hash: bytes = b""

@@ -67,6 +67,9 @@ class CloseReason(str, Enum):
     # Asked to go on with another stream's answer.
     CANNOT_CONTINUE = "cannot_continue", "The answer could not be gone on with exactly.", 409
 
+    # No engine had room for it.
+    QUEUE_DEADLINE = "queue_deadline", "No engine had room for the request within queue_deadline_s.", 503
+
     @property
     def is_success(self) -> bool:
         """True for the one ending in which the client has the engine's whole answer."""

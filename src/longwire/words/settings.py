@@ -330,7 +330,7 @@ class Settings:
         "fits into the cache that it tells of.",
     )
     kv_reserve_percent: float = setting(
-        100.0,
+        95.0,
         "How much of an engine's KV cache the prompts and answers under way may come to need, over all shards. 0: it is not "
         "reckoned.",
         low=0,
