@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.house import Answer, Client, TestHouse, chat, open_house
 
-from longwire.engines.pool import MAX_DRAIN_PURGES
+from longwire.engines.connections import MAX_DRAIN_PURGES
 from longwire.observe.declarations import CLOCKS
 from longwire.sim import SimServer
 from longwire.sim.answer import expected_text
