@@ -120,6 +120,9 @@ class Watch(Protocol):
     def prime(self) -> None:
         """Be as after any number of ordinary deltas."""
 
+    def is_finished(self) -> bool:
+        """Whether the answer has said that it is at its end: what may still come is no part of it."""
+
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
         """How the answer ended, given whether its HTTP body did; and whether the end marker is still owed to the client."""
 

@@ -212,17 +212,10 @@ class Exchange:
         # A checkpoint says nothing of finishes: from the first on there are none, and no frame goes the short way.
         self._at_frame = taken and fault is None and framer.at_boundary and self.watch.is_fresh()
         if fault is not None:
-            self._end_at_fault(taken, *fault)
+            # What came before is passed on, however the reads were cut (law 2). Behind the end marker the answer is whole.
+            self._break_events(*fault) if taken else self._over(False)
         elif taken:
             self._go_on(at + len(data), bool(found) or (framer.at_boundary and not before))
-
-    def _end_at_fault(self, is_open: bool, reason: CloseReason, message: str) -> None:
-        """The engine's bytes went wrong. What came before is passed on, however the reads were cut (law 2)."""
-        if is_open:
-            self._publish(-1)
-            self._break(reason, message)
-        else:
-            self._over(False)  # behind the end marker: the answer is whole, but its connection is of no more use
 
     def _go_on(self, end: int, has_news: bool) -> None:
         """Everything up to offset ``end`` was taken, and the answer goes on if its body does."""
@@ -258,8 +251,7 @@ class Exchange:
                 self._fail_in_band()
                 return False
             if verdict is Verdict.BROKEN:
-                self._publish(-1)
-                self._break(CloseReason.UPSTREAM_PROTOCOL, "The engine sent an event that is broken JSON.")
+                self._break_events(CloseReason.UPSTREAM_PROTOCOL, "The engine sent an event that is broken JSON.")
                 return False
             if verdict is Verdict.END:
                 self._end_at_marker(event)
@@ -360,14 +352,23 @@ class Exchange:
             self._over(False)
 
     def _fail_in_band(self) -> None:
-        """The engine's error object inside a 200."""
-        message = self.watch.error_message
-        self._publish(-1)
+        """An error object inside a 200."""
+        reason, message = CloseReason.UPSTREAM_ERROR_EVENT, self.watch.error_message
+        if self._sent_any or self.watch.is_finished():
+            self._break_events(reason, message)
+            return
         self._over(False)
-        if self._sent_any:
-            self.owner.completed(CloseReason.UPSTREAM_ERROR_EVENT, message)
-        else:
-            self.owner.failed(Failure(CloseReason.UPSTREAM_ERROR_EVENT, message, self.watch.error_status))
+        self.owner.failed(Failure(reason, message, self.watch.error_status))
+
+    def _break_events(self, reason: CloseReason, message: str) -> None:
+        """No more of these events is read. An answer that was finished before is whole, whatever the engine says then."""
+        if self.watch.is_finished():
+            self._open()
+            self.sink.append_record(DONE_BLOCK)
+            self.watch.tokenless += 1
+            reason, message = CloseReason.COMPLETED, ""
+        self._publish(-1)
+        self._break(reason, message)
 
     # Opaque bodies.
 

@@ -135,8 +135,11 @@ class ChatWatch:
         self.error_message, self.error_status = describe_error(answer)
         return True
 
+    def is_finished(self) -> bool:
+        return len(self._finished) >= self.choices
+
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
-        if len(self._finished) >= self.choices:
+        if self.is_finished():
             return CloseReason.COMPLETED, not self._done
         return (CloseReason.UPSTREAM_INCOMPLETE if ended_cleanly else CloseReason.UPSTREAM_RESET), False
 
@@ -198,6 +201,9 @@ class RelayWatch:
         return False
 
     def reads_error(self, body: bytes) -> bool:
+        return False
+
+    def is_finished(self) -> bool:
         return False
 
     def outcome(self, ended_cleanly: bool) -> tuple[CloseReason, bool]:
