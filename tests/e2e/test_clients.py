@@ -110,6 +110,7 @@ def running(*flags: str) -> Iterator[str]:
     )
     assert child.stdout is not None
     said: list[str] = []
+    rest = threading.Thread(target=said.extend, args=(child.stdout,))
     watchdog = threading.Timer(LIMIT_S, child.kill)
     watchdog.start()
     try:
@@ -120,17 +121,17 @@ def running(*flags: str) -> Iterator[str]:
         else:
             pytest.fail("the gateway did not start:\n" + "".join(said))
         watchdog.cancel()
-        rest = threading.Thread(target=said.extend, args=(child.stdout,))
         rest.start()
         yield found[1]
         child.send_signal(signal.SIGTERM)
         child.wait(LIMIT_S)
-        rest.join()
     finally:
         watchdog.cancel()
         if child.poll() is None:
             child.kill()
             child.wait()
+        if rest.ident is not None:
+            rest.join()  # it has read to the end, of a child that was killed, too
         child.stdout.close()
 
 
