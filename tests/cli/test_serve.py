@@ -71,7 +71,7 @@ def test_every_scalar_setting_is_a_flag_of_serve(run: Run, calls: Calls) -> None
     args = []
     for setting in declared(Settings).values():
         if setting.kind == "bool":
-            args.append(f"--no-{setting.flag[2:]}")
+            args.append(setting.flag if setting.default else f"--no-{setting.flag[2:]}")
         elif setting.kind in ("int", "float"):
             args += [setting.flag, str(setting.default)]
     assert run("serve", "--engine", "sim", *args).exit_code == 7
