@@ -371,6 +371,8 @@ async def test_an_engine_that_does_not_tell_its_load_is_as_good_as_any(
         assert await probe.look()
         known = upstream.load
         house.engine.will_say(*script)
+        if script == (HOLD,):
+            probe = LoadProbe(upstream, HASTY)
         assert not await probe.look()
         assert upstream.is_up and upstream.load is known, "it fails open: what is known grows old by itself"
         assert upstream.breaker.state is BreakerState.CLOSED

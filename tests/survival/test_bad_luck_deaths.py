@@ -35,7 +35,7 @@ async def test_a_guardian_is_killed_and_cloned_again_before_its_shard_is_killed_
         assert guardian is not None
         kill(guardian)
         await gateway.until(lambda: gateway.guardian_of(victim) not in (None, guardian), "there is another guardian")
-        assert gateway.events("guardian_lost")
+        await gateway.until(lambda: gateway.events("guardian_lost"), "it is said")
         kill(victim)
         await gateway.settled(victim)
         await check_all([*streams[0], *streams[1]])
