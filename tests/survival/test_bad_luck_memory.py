@@ -210,4 +210,4 @@ async def test_garbage_in_rows_ends_nothing_but_itself() -> None:
         kill(victim)
         await gateway.settled(victim)
         await check_all([*streams[0], *streams[1]])
-        assert gateway.events("row_given_up")
+        await gateway.until(lambda: gateway.events("row_given_up"), "it is said")
