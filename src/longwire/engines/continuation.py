@@ -146,7 +146,7 @@ def continued_body(target: bytes, body: bytes, said: Said, abilities: Abilities)
         raise CannotContinue("It is finished.")
     fields = _fields_of(body)
     by_ids = _goes_by_ids(target, fields, said, abilities)
-    lead = said.lead()
+    lead = said.lead(to_words=bool(stops_of(fields)) and not by_ids)
     if not by_ids and not lead.content and not lead.reasoning:
         return body  # Only white space, or nothing: the seam leaves out what comes again.
     if abilities.continues is Continues.NEVER:

@@ -8,6 +8,8 @@ An answer that cannot be gone on with exactly is told by an exception: to guess 
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +30,11 @@ _NOT_TEXT = {
     "refusal": "It is a refusal.",
 }
 _KNOWN_DELTA = frozenset({"role", "content", *REASONING_NAMES})
+
+
+_LAST_WORD = re.compile(r"\S+\Z")
+MAX_WORD_CHARS = 64
+"""More than any token has, and most words. Where text has no spaces, nobody can tell where a token begins."""
 
 
 class CannotContinue(Exception):
@@ -78,6 +85,10 @@ class Said:
     _used: int = -1
     _white_tokens: int = 0
     """Tokens of the white space at the end."""
+    _recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=2 * MAX_WORD_CHARS), repr=False)
+    """Characters and tokens of the last pieces of the content."""
+    _silent_events: int = 0
+    """Events without text, where no ids are told: each is a token of a character that is not whole yet."""
     _silent_ids: list[int] = field(default_factory=list, repr=False)
     """Ids whose text is still to come: the engine holds it back, or it is half a character."""
     _form: PlainForm | None = field(default=None, repr=False)
@@ -105,7 +116,7 @@ class Said:
                 noted all the same.
         """
         if self._form is not None and (text := self._form.text(block)) is not None:
-            self._note(*(("", text) if self._form_is_thought else (text, "")), None)
+            self._note(*(("", text) if self._form_is_thought else (text, "")), None, is_silent=not text)
             return
         event = self._read(block)
         if event is None:
@@ -124,16 +135,35 @@ class Said:
         if reasoning:
             self._reasonings.append(reasoning)
 
-    def lead(self) -> Lead:
-        """What to go on after, and what had to be cut off for that."""
+    def lead(self, *, to_words: bool = False) -> Lead:
+        """What to go on after, and what had to be cut off for that.
+
+        With ``to_words`` that is the last word, too: an engine that looks for stop strings holds back as many characters as
+        they have, so that what it has told may end within a token. Going on after half a token makes another word of it.
+
+        Raises:
+            CannotContinue: the last word has no end in sight.
+        """
         content, reasoning = self.content, self.reasoning
         lead = content.rstrip()
+        word = len(lead) - len(_LAST_WORD.sub("", lead)) if to_words else 0
+        if word > MAX_WORD_CHARS:
+            raise CannotContinue("Nobody can tell where its last token begins.")
+        lead = lead[: len(lead) - word].rstrip()
         # Reasoning that content has followed is over, and stays as it was said.
         is_over = bool(lead) or (bool(content) and not reasoning.isspace())
         thought = reasoning if is_over else reasoning.rstrip()
-        return Lead(
-            lead, thought, content[len(lead) :], reasoning[len(thought) :], max(0, self.tokens - self._white_tokens)
-        )
+        cut = self._tokens_of_last(len(content) - len(lead)) if word else self._white_tokens
+        return Lead(lead, thought, content[len(lead) :], reasoning[len(thought) :], max(0, self.tokens - cut))
+
+    def _tokens_of_last(self, chars: int) -> int:
+        """How many tokens the last so many characters of the content are, those that begin before them included."""
+        count = 0
+        for length, tokens in reversed(self._recent):
+            if chars <= 0:
+                break
+            chars, count = chars - length, count + tokens
+        return count
 
     # Inside.
 
@@ -174,7 +204,9 @@ class Said:
         if self.prompt_token_ids is None:
             self.prompt_token_ids = ids_in(choice, "prompt_token_ids")
         ids = ids_in(choice, "token_ids")
-        self._note(content, thought, ids)
+        # An empty text that is no role and no finish is a token of a character that is not whole yet.
+        is_silent = holder.get(key) == "" and not holder.get("role") and not choice.get("finish_reason")
+        self._note(content, thought, ids, is_silent=is_silent)
         self.is_finished |= bool(choice.get("finish_reason"))
         if self.is_finished:
             self._form = None
@@ -188,11 +220,13 @@ class Said:
             if value and name not in _KNOWN_DELTA:
                 raise CannotContinue(_NOT_TEXT.get(name, f"It has said more than text: {name[:MAX_NAME_CHARS]}."))
 
-    def _note(self, content: str, thought: str, ids: list[int] | None) -> None:
+    def _note(self, content: str, thought: str, ids: list[int] | None, *, is_silent: bool = False) -> None:
         if not content and not thought:
             self._silent_ids += ids or ()
+            self._silent_events += is_silent
             return
-        count = 1 if ids is None else len(self._silent_ids) + len(ids)
+        count = 1 + self._silent_events if ids is None else len(self._silent_ids) + len(ids)
+        self._silent_events = 0
         self._note_ids(ids)
         self.tokens += count
         if thought:
@@ -202,6 +236,7 @@ class Said:
             if not self._contents:
                 self._white_tokens = 0
             self._contents.append(content)
+            self._recent.append((len(content), count))
         self._white_tokens = self._white_tokens + count if (content or thought).isspace() else 0
 
     def _note_ids(self, ids: list[int] | None) -> None:

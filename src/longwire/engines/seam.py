@@ -56,7 +56,7 @@ class Seam:
         self.is_ended = False
         self.usage: dict[str, Any] | None = None
         """What the whole answer has used, as far as it is known."""
-        lead = said.lead()
+        lead = said.lead(to_words=bool(stops) and not by_ids)
         self._content_cut = "" if by_ids else lead.content_cut
         self._reasoning_cut = "" if by_ids else lead.reasoning_cut
         self._has_cut = bool(self._content_cut or self._reasoning_cut)
@@ -191,7 +191,10 @@ class Seam:
             self._reasoning_cut = ""  # It is over.
         if not text or not self._content_cut:
             return text
-        rest, self._content_cut = without_start(text, self._content_cut)
+        cut = self._content_cut
+        rest, self._content_cut = without_start(text, cut)
+        if rest and cut[len(text) - len(rest) :].strip():
+            raise CannotContinue("It goes on with another word than it had begun.")
         return rest
 
     def _stop_at(self, text: str, choice: dict[str, Any]) -> tuple[str, str] | None:
