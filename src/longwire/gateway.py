@@ -113,7 +113,8 @@ class Gateway:
             raise Conflict("This stream has not ended; read it instead.")
         if other.request is None:
             raise Conflict(
-                "Of this stream's answer nothing is left to be said, or it is none that can be gone on with."
+                "This answer is whole, or cannot be gone on with, or its engine is of no kind that is known to go on exactly: "
+                "see 'kind' of an engine in the configuration."
             )
         facts = replace(
             other.facts,

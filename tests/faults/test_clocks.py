@@ -110,6 +110,17 @@ async def test_a_busy_engine_is_warned_about_and_not_given_up() -> None:
         assert (await client.answer()).text == expected_text(3, TOKENS)
 
 
+async def test_an_engine_that_nobody_else_uses_is_not_busy_with_its_own_last_token() -> None:
+    async with open_house(has_twin=True, load_stale_s=3600, **CLOCKS) as house:
+        house.sim.fail_next("stall_after=4")
+        client = await begin(house, chat(tokens=TOKENS), events=4)
+        await let_pass(house, 1)
+        house.gateway.directory.upstreams[0].moved_at = house.clock.now()  # the next look at its load finds that token
+        await let_pass(house, 30)
+        assert (await client.answer()).text == expected_text(3, TOKENS)
+        assert house.metric("longwire_busy_silences_total") == 0
+
+
 async def test_one_token_in_ten_seconds_lives_as_long_as_its_total_allows() -> None:
     async with open_house(total_timeout_s=600, **CLOCKS) as house:
         gates = [asyncio.Event() for _ in range(100)]

@@ -252,8 +252,11 @@ class Call:
         return self.sink.count_events() - self.watch.tokenless
 
     def is_generating(self) -> bool:
-        shell = self._shell
-        return is_generating(self.upstream.moved_at, shell.clock.now(), shell.settings.load_stale_s)
+        """By what others have had: the count that this answer's own last token has moved says nothing of what came after."""
+        shell, moved_at = self._shell, self.upstream.moved_at
+        if moved_at is None or moved_at <= (self._token_at or 0) + 2 * shell.settings.load_probe_s:
+            return False
+        return is_generating(moved_at, shell.clock.now(), shell.settings.load_stale_s)
 
     def is_paused(self) -> bool:
         return self.sink.chain.is_full

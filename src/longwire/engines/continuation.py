@@ -150,7 +150,9 @@ def continued_body(target: bytes, body: bytes, said: Said, abilities: Abilities)
     if not by_ids and not lead.content and not lead.reasoning:
         return body  # Only white space, or nothing: the seam leaves out what comes again.
     if abilities.continues is Continues.NEVER:
-        raise CannotContinue("The engine is not known to go on with an answer.")
+        raise CannotContinue(
+            "The engine is not known to go on with an answer; where it does, its configuration should name its kind."
+        )
     _check_text(lead)
     tokens = len(said.token_ids or ()) if by_ids else lead.tokens
     lowered = _lowered(fields, tokens)
