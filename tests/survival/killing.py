@@ -83,6 +83,7 @@ class Killer:
         """A shard, and its replacement as soon as that has begun."""
         victim = await self._victim()
         before = await self._restarts()
+        self.load.kills_coming = 2
         _end(victim)
         begun = time.monotonic()
         while time.monotonic() < begun + SERVED_S:
@@ -103,11 +104,10 @@ class Killer:
     async def at_point(self, point: str) -> None:
         """Whichever process passes the point next; an adopter's points need a first kill."""
         before = await self._restarts()
+        deaths = self.load.kills_coming = 2 if point in ADOPTING else 1
         (self.trial.points / point).touch()
-        deaths = 1
         if point in ADOPTING:
             _end(await self._victim())
-            deaths = 2
         begun = time.monotonic()
         while (self.trial.points / point).exists():
             if time.monotonic() > begun + REACHED_S:

@@ -53,6 +53,8 @@ class Load:
         self.ended: Counter[str] = Counter()
         self.broken: list[str] = []
         self.kills = 0
+        self.kills_coming = 0
+        """That may have happened already, but are not noted: an answer that ends now may have lived through them."""
         self.frail: dict[int, Question] = {}
         self._rng = random.Random(seed)
         self._shown: dict[str, Question] = {}
@@ -101,7 +103,7 @@ class Load:
             yield
         finally:
             del self._shown[stream_id]
-            question.kills_until = self.kills
+            question.kills_until = self.most_kills
 
     def pick(self, rng: random.Random) -> tuple[str, Question] | None:
         """A stream that is being read."""
@@ -117,8 +119,13 @@ class Load:
 
     # For the trial.
 
+    @property
+    def most_kills(self) -> int:
+        return self.kills + self.kills_coming
+
     def note_kills(self, count: int) -> None:
         self.kills += count
+        self.kills_coming = 0
         killed, self._killed = self._killed, asyncio.Event()
         killed.set()
 

@@ -94,9 +94,9 @@ async def _check_engine(trial: Trial, load: Load, after: str) -> None:
 
 async def _check_attempts(trial: Trial, load: Load) -> int:
     """No answer whose engine fails is asked for more often than it may be; how many were looked at."""
-    kills = load.kills
+    kills = load.most_kills
     attempts = await trial.attempts()
-    over = {seed: n for seed, n in attempts.items() if n > load.frail[seed].most_requests(max(kills, load.kills))}
+    over = {seed: n for seed, n in attempts.items() if n > load.frail[seed].most_requests(max(kills, load.most_kills))}
     assert not over, f"asked for too often: {over}"
     return len(attempts)
 

@@ -108,7 +108,7 @@ async def failing_whole(load: Load, rng: random.Random) -> None:
         head = await wire.head()
         assert head[":status"] == "200", head
         question.check_whole(await wire.body(head))
-        question.kills_until = load.kills
+        question.kills_until = load.most_kills
 
 
 async def pipelining(load: Load, rng: random.Random) -> None:
