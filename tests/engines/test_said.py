@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines.joining import BLOCKS, block_of, say
 
-from longwire.engines.said import CannotContinue, Said
+from longwire.engines.said import MAX_WORD_CHARS, CannotContinue, Said
 
 
 def chat(content: Any = None, finish: Any = None, more: dict[str, Any] | None = None, **delta: Any) -> bytes:
@@ -87,6 +87,29 @@ def test_the_lead_ends_before_white_space() -> None:
     assert say([chat(reasoning=" "), chat("\n")]).lead()[:4] == ("", "", "\n", " ")
     assert say([chat(reasoning=" "), chat("x\n")]).lead() == ("x", " ", "\n", "", 2)
     assert say([]).lead() == ("", "", "", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lead"),
+    [
+        (["Hel", "lo", " wo", "rld"], ("Hello", "", " world", "", 2)),
+        (["Hello", " wo", "rld", " \n"], ("Hello", "", " world \n", "", 1)),
+        (["Hel", "lo"], ("", "", "Hello", "", 0)),
+        ([" "], ("", "", " ", "", 0)),
+        ([], ("", "", "", "", 0)),
+        (["x" * 200_000, " end"], ("x" * 200_000, "", " end", "", 1)),  # a search from the left would take minutes
+    ],
+)
+def test_the_lead_to_words_ends_before_the_last_word(pieces: list[str], lead: tuple[str, ...]) -> None:
+    assert say([chat(piece) for piece in pieces]).lead(to_words=True) == lead
+
+
+def test_a_last_word_without_an_end_in_sight_is_not_guessed() -> None:
+    said = say([chat("so " + "x" * MAX_WORD_CHARS)])
+    assert said.lead(to_words=True).content == "so"
+    said = say([chat("so " + "x" * (MAX_WORD_CHARS + 1))])
+    with pytest.raises(CannotContinue, match="last token"):
+        said.lead(to_words=True)
 
 
 def test_halves_of_a_character_become_one() -> None:

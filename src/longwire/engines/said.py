@@ -8,7 +8,6 @@ An answer that cannot be gone on with exactly is told by an exception: to guess 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,9 +29,6 @@ _NOT_TEXT = {
     "refusal": "It is a refusal.",
 }
 _KNOWN_DELTA = frozenset({"role", "content", *REASONING_NAMES})
-
-
-_LAST_WORD = re.compile(r"\S+\Z")
 MAX_WORD_CHARS = 64
 """More than any token has, and most words. Where text has no spaces, nobody can tell where a token begins."""
 
@@ -146,7 +142,7 @@ class Said:
         """
         content, reasoning = self.content, self.reasoning
         lead = content.rstrip()
-        word = len(lead) - len(_LAST_WORD.sub("", lead)) if to_words else 0
+        word = len(lead.rsplit(None, 1)[-1]) if to_words and lead else 0
         if word > MAX_WORD_CHARS:
             raise CannotContinue("Nobody can tell where its last token begins.")
         lead = lead[: len(lead) - word].rstrip()
