@@ -205,6 +205,8 @@ class SecondPart:
 
     def unsplice(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def append_framed(self, start: int, length: int) -> None:
         raise AssertionError("nothing is kept that it could lie in")
 

@@ -52,6 +52,8 @@ class MemorySink:
 
     def unsplice(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def append_framed(self, start: int, length: int) -> None:
         size_line, _, rest = bytes(self.stored[start : start + length]).partition(b"\r\n")
         assert rest.endswith(b"\r\n") and int(size_line, 16) == len(rest) - 2, "a framed entry is one HTTP chunk"
@@ -147,7 +149,7 @@ class Scene:
 
     # The link.
 
-    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None:
+    def splice(self, write: Callable[[bytes], None], mark: bytes) -> None:
         raise AssertionError("the sink has no reader who could be given frames")
 
     def release(self, reusable: bool) -> None:

@@ -270,16 +270,16 @@ def test_samples_are_few() -> None:
 
 def test_a_stop_of_our_own_is_no_silence_of_the_engine() -> None:
     clocks = replace(NEVER, first_token_s=20, silence_s=8)
-    assert run(Pace(clocks, 0), 50, [1, 35.5], gone=(5, 35)) == [(44, QUIET)]
-    assert run(Pace(clocks, 0), 100, gone=(5, 35)) == [(48, FIRST)], "30 s of it, less two looks"
+    assert run(Pace(clocks, 0), 50, [3, 35.5], gone=(5, 35)) == [(44, QUIET)]
+    assert run(Pace(clocks, 0), 100, gone=(5, 35)) == [(46, FIRST)], "30 s of it, less two looks"
 
 
 def test_a_token_that_came_before_the_stop_says_nothing_about_it() -> None:
     pace = Pace(replace(NEVER, silence_s=8), 0)
     assert look(pace, Moment(1, 1.0, 1)) is None
     assert look(pace, Moment(61, 1.5, 2)) is None, "it came since the last look, and then we were stopped"
-    assert pace.statistics() == {"silences": 0, "forgiven_s": 58}
-    assert run(pace, 80, [1, 1.5], start=61) == [(67, QUIET), (75, QUIET)]
+    assert pace.statistics() == {"silences": 0, "forgiven_s": 56}
+    assert run(pace, 80, [1, 1.5], start=61) == [(65, QUIET), (73, QUIET)]
 
 
 def test_what_we_do_not_read_is_no_silence() -> None:
@@ -296,6 +296,40 @@ def test_after_an_adoption_it_is_waited_for_anew() -> None:
     """Nobody looked between the death of one process and the next one's first look."""
     pace = Pace(replace(NEVER, silence_s=8, total_s=500), 100, started_at=0)
     assert run(pace, 200, [3.0], start=100) == [(108, QUIET), (116, QUIET), (124, SILENT)]
+
+
+# The look that costs least.
+
+
+@pytest.mark.parametrize("late_s", [0.5, 1.0, 3.9, 30.0])
+@pytest.mark.parametrize("silences", [0, 1, 3])
+def test_a_look_that_only_hears_of_another_token_ends_as_any_other_does(late_s: float, silences: int) -> None:
+    """Either both stand alike afterwards, or the short one has left it to the other."""
+    clocks = replace(NEVER, first_token_s=20, silence_s=8, total_s=1000)
+    long, short = Pace(clocks, 0), Pace(clocks, 0)
+    for pace in long, short:
+        look(pace, Moment(1, 1.0, 1))
+        look(pace, Moment(100, 1.0, 1))  # a stop of our own
+        pace.silences = silences
+    now = 100 + late_s
+    has_moved = short.moved(now)
+    assert has_moved == (late_s <= 2 * LONGEST_LOOK_S)
+    assert look(long, Moment(now, now, 2)) is None
+    if not has_moved:
+        assert look(short, Moment(now, now, 2)) is None
+    assert repr(short) == repr(long) and short.statistics() == long.statistics()
+    assert run(short, 200, [now], start=now) == run(long, 200, [now], start=now) != []
+
+
+def test_the_short_look_leaves_to_the_other_what_it_cannot_tell() -> None:
+    unheard = Pace(replace(NEVER, silence_s=8), 0)
+    assert not unheard.moved(1), "a first token is more than another one"
+    counted = Pace(replace(NEVER, min_tokens_per_s=1, rate_window_s=10), 0)
+    look(counted, Moment(1, 1.0, 1))
+    assert not counted.moved(2)
+    over = Pace(replace(NEVER, total_s=3), 0)
+    look(over, Moment(1, 1.0, 1))
+    assert over.moved(2) and not over.moved(3) and look(over, Moment(3, 3.0, 2)) is Finding.TOTAL_TIMEOUT
 
 
 # Whatever happens.

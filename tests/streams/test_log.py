@@ -49,7 +49,7 @@ def append(log: Log, entry: Entry) -> None:
         log.append_framed(log.upstream.append(frame), len(frame))
     else:
         start = log.upstream.append(framed(entry.block))
-        assert log.append_span(start, log.upstream.end) == 1
+        assert log.append_span(start, log.upstream.end) == (1, log.upstream.end)
 
 
 def made(arena: Arena, entries: list[Entry]) -> Log:
@@ -168,8 +168,8 @@ def test_what_is_only_counted_has_its_seqs_and_is_found_when_it_is_asked_for(
 def test_a_span_is_counted_at_once_however_many_events_it_has(log: Log) -> None:
     frames = [framed(data_block(b"%d" % number)) for number in range(300)]
     start = log.upstream.append(b"".join(frames))
-    assert log.append_span(start, start + len(frames[0])) == 1
-    assert log.append_span(start + len(frames[0]), log.upstream.end) == 299
+    assert log.append_span(start, start + len(frames[0])) == (1, start + len(frames[0]))
+    assert log.append_span(start + len(frames[0]), log.upstream.end) == (299, log.upstream.end)
     assert len(log.spans) == 1, "what lies together is kept together"
     log.publish()
     assert log.last_seq == 299

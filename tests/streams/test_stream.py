@@ -10,7 +10,8 @@ from hypothesis import given
 from longwire.observe.instruments import BUCKETS
 from longwire.streams.arena import BLOCK_BYTES, PAUSE_BLOCKS, ArenaFull, Use
 from longwire.streams.doors import Door, end_bytes
-from longwire.streams.stream import SAMPLED, BodyHead, Facts, OnDisconnect, Refusal, State, Stream
+from longwire.streams.gaps import SAMPLED
+from longwire.streams.stream import BodyHead, Facts, OnDisconnect, Refusal, State, Stream
 from longwire.streams.tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_WORD, pack_word
 from longwire.streams.terms import TRANSITIONS
 from longwire.words.events import MAX_ENTRY_BYTES
@@ -286,7 +287,7 @@ def test_some_streams_are_measured_all_the_way() -> None:
         assert 0 < sum(measured) < SAMPLED * 6
 
 
-def test_a_measured_stream_goes_the_long_way_all_along() -> None:
+def test_each_gap_of_a_measured_stream_is_measured_on_the_short_way_too() -> None:
     with World() as world:
         feeder = world.start(ONE)
         feeder.stream.is_measured = True
@@ -294,8 +295,28 @@ def test_a_measured_stream_goes_the_long_way_all_along() -> None:
         for _ in range(5):
             world.clock.advance(1)
             feeder.feed(ONE)
-        assert feeder.spliced == 0
-        assert (world.instruments.event_gap.count, world.instruments.event_gap.sum_us) == (5, 5_000_000)
+            world.clock.advance(0.5)
+            feeder.stream.look(world.clock.now())
+            feeder.stream.settle()
+        assert feeder.spliced == 4
+        assert (world.instruments.event_gap.count, world.instruments.event_gap.sum_us) == (5, 7_000_000)
+
+
+def test_half_a_frame_is_no_event_yet() -> None:
+    """Its first part lies at the end of a full block, and goes out together with the second."""
+    with World() as world:
+        feeder = world.start(ONE)
+        world.client().attach(feeder.stream)
+        feeder.feed(ONE, ONE)
+        frame = framed(TWO.block)
+        chain = feeder.stream.chain
+        for part in (frame[:7], frame[7:]):
+            before = feeder.stream.count_events()
+            chain.rest[: len(part)] = part
+            chain.rest = chain.rest[len(part) :]
+            assert feeder.stream.count_events() == before + (part == frame[7:])
+        feeder.stream.settle()
+        assert feeder.stream.log.block(3) == TWO.block
 
 
 @pytest.mark.parametrize("way", ["hot", "framed"])

@@ -153,7 +153,7 @@ class Client:
             return False
         return True
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         return self._write_frame
 
     def spliced(self, size: int, position: int) -> None:
@@ -249,7 +249,7 @@ class Feeder:
         self._todo: deque[Entry] = deque()
         self._left = b""
         self._start = 0
-        self._write_on: Callable[[memoryview], None] | None = None
+        self._write_on: Callable[[bytes], None] | None = None
         self.spliced = 0
         """Frames that went the short way."""
         stream.producer = self

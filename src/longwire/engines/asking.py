@@ -70,6 +70,8 @@ class _Collector:
 
     def unsplice(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def append_framed(self, start: int, length: int) -> None:
         self._fail(ConnectFailed(f"{self._question.what} is a stream of events"))
 

@@ -43,11 +43,14 @@ class Sink(Protocol):
     @property
     def chain(self) -> Store: ...
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """Where whole frames may be given directly from now on, if there is such a place; see streams."""
 
     def unsplice(self) -> None:
         """No more: something else has come."""
+
+    def settle(self) -> None:
+        """Whole frames that were given directly are to be in the index; some may have lain there for a while."""
 
     def append_framed(self, start: int, length: int) -> None: ...
 
@@ -172,7 +175,7 @@ class Owner(Protocol):
 class Link(Protocol):
     """The connection that an exchange runs on."""
 
-    def splice(self, write: Callable[[memoryview], None], mark: bytes) -> None:
+    def splice(self, write: Callable[[bytes], None], mark: bytes) -> None:
         """Give frames that contain ``mark`` to ``write`` by yourself, until one comes that is anything else."""
 
     def release(self, reusable: bool) -> None:

@@ -241,6 +241,17 @@ class Call:
             self._token_at = now
         return self._token_at
 
+    def has_moved(self, now: float) -> bool:
+        """Events have come since the last look, as in every answer that runs well, and nothing else is to be found out."""
+        progress = self.sink.progress()
+        if progress == self._progress or self._token_at is None or not self._reads_events() or not self.pace.moved(now):
+            return False
+        self._progress, self._token_at = progress, now
+        return True
+
+    def _reads_events(self) -> bool:
+        return self.exchange is not None and self.exchange.phase is Phase.EVENTS
+
     def _last_byte_at(self) -> float | None:
         end = self.sink.chain.end
         if end != self._progress or self._token_at is None:

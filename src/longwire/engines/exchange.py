@@ -36,8 +36,8 @@ class Exchange:
     """Reads one answer from ``link`` into ``sink``; ``limits`` are the most bytes of an event and of a stream."""
 
     __slots__ = (
-        "_at_frame", "_body", "_chain", "_framer", "_head_reader", "_held", "_link", "_opening", "_pieces", "_sent_any",
-        "expect", "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
+        "_at_frame", "_begun", "_body", "_chain", "_framer", "_head_reader", "_held", "_link", "_opening", "_pieces",
+        "_sent_any", "expect", "head", "max_event_bytes", "max_stream_bytes", "owner", "phase", "sink", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class Exchange:
         self.head: ResponseHead | None = None
         self._chain = sink.chain
         self._at_frame = False
+        self._begun = b""
         self._link: Link | None = link
         self._held = bytearray()
         self._head_reader = HeadReader()
@@ -90,10 +91,22 @@ class Exchange:
         at = chain.end
         chain.filled(count)
         # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
-        self._receive(view[:count].tobytes(), at)
+        data = view[:count].tobytes()
+        if self._begun:
+            at -= len(self._begun)
+            data, self._begun = self._begun + data, b""
+        self._receive(data, at)
+
+    def hold(self, begun: bytes) -> None:
+        """The last of what is stored is the beginning of a frame, which the connection has kept back until now. It is read with
+        what comes next: whoever closes the short way is not to find the answer ended behind it."""
+        self._begun = begun
 
     def ended(self, error: Exception | None) -> None:
         """The connection is closed (``error`` None: by FIN). Some bodies end just so; for all others it is a break."""
+        if self._begun:
+            begun, self._begun = self._begun, b""
+            self._receive(begun, self._chain.end - len(begun))
         if self.phase is Phase.OVER:
             return
         if self.phase is Phase.HEAD:
@@ -162,7 +175,7 @@ class Exchange:
             self._fail_protocol(
                 f"The engine compressed its answer ({encoding.decode('latin-1')}) though identity was asked for."
             )
-        elif self._is_answer(head.status, media_type):
+        elif self.expect.is_met_by(head.status, media_type):
             self.owner.began()
             if media_type == b"text/event-stream" and head.status != 204:
                 self._begin_events(head)
@@ -174,16 +187,6 @@ class Exchange:
             self._body = Body(head.chunked, length)
             if self._body.done:
                 self._finish_refusal(reusable=head.keep_alive)
-
-    def _is_answer(self, status: int, media_type: bytes) -> bool:
-        """Whether a head is that of what was asked for."""
-        if status >= 300:
-            return False
-        if self.expect is Expect.ANY:
-            return True
-        if self.expect is Expect.EVENTS:
-            return status != 204 and media_type == b"text/event-stream"
-        return status != 204 and media_type.endswith(b"json")
 
     # Events.
 
@@ -489,6 +492,7 @@ class Exchange:
     def _over(self, reusable: bool) -> None:
         self.phase = Phase.OVER
         self._at_frame = False
+        self._begun = b""
         self._held.clear()
         link, self._link = self._link, None
         if link is not None:

@@ -1,6 +1,6 @@
 """How far an answer has been read, and what was asked for.
 
-What lives here: two enums. What must not: what follows from them (exchange.py).
+What lives here: two enums, and which heads are those of an answer. What must not: what follows from them (exchange.py).
 """
 
 from __future__ import annotations
@@ -24,3 +24,13 @@ class Expect(IntEnum):
     EVENTS = 0
     JSON = 1
     ANY = 2
+
+    def is_met_by(self, status: int, media_type: bytes) -> bool:
+        """Whether a response with this head is what was asked for."""
+        if status >= 300:
+            return False
+        if self is Expect.ANY:
+            return True
+        if self is Expect.EVENTS:
+            return status != 204 and media_type == b"text/event-stream"
+        return status != 204 and media_type.endswith(b"json")

@@ -52,6 +52,9 @@ class Watched(Protocol):
     @property
     def model(self) -> str: ...
 
+    def has_moved(self, now: float) -> bool:
+        """There is another token, all is well, and its pace knows: nothing else need be read. It must be cheap."""
+
     @property
     def last_token_at(self) -> float | None:
         """By the clock, and of this request: one that goes on with another's answer has had no token yet."""
@@ -191,6 +194,8 @@ class Watchman:
                 pace = watched.pace
                 if pace.look_every_s < shortest_s:
                     shortest_s = pace.look_every_s
+                if watched.has_moved(now):
+                    continue
                 found = pace.look(
                     now,
                     last_token_at=watched.last_token_at,

@@ -110,7 +110,7 @@ class Writer:
         self.send([head], len(head))
         reach("head_written")
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """The transport's write: frames that an engine's connection gives to it need no word from here."""
         return None if self._skip_bytes else self._transport.write
 
@@ -120,7 +120,7 @@ class Writer:
         self.checkpoint(position)
 
     def send(self, buffers: Buffers, count: int) -> None:
-        """Hand buffers to the transport, which keeps views and writes them in one system call at the end of the turn."""
+        """Hand buffers to the transport, which writes them in one system call, and keeps views of what is left."""
         self.sent_bytes += count
         if self._skip_bytes:
             buffers = self._without_skipped(buffers)

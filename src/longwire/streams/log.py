@@ -164,19 +164,28 @@ class Log:
         """An event whose bytes at ``start`` are one canonical HTTP chunk already."""
         self.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
 
-    def append_span(self, start: int, end: int) -> int:
-        """Framed events from ``start`` to ``end`` of the upstream's bytes, one behind the other; returns how many there are.
+    def append_span(self, start: int, end: int) -> tuple[int, int]:
+        """Framed events from ``start`` to ``end`` of the upstream's bytes, one behind the other; the last may not be whole yet.
 
-        They are counted now, and found only when somebody asks for one of them (:meth:`fill`).
+        Returns how many are, and where they end. They are counted now, and found only when somebody asks for one of them
+        (:meth:`fill`).
         """
-        count = self.upstream.read(start, end - start).count(FRAME_END)
+        data = self.upstream.read(start, end - start)
+        if not data.endswith(FRAME_END):
+            whole = data.rfind(FRAME_END) + len(FRAME_END) if FRAME_END in data else 0
+            data, end = data[:whole], start + whole
+        count = (
+            data.count(b"\r") // 2
+        )  # behind the size and at the end, and nowhere else: half the time of looking for ends
+        if not count:
+            return 0, end
         place = len(self.entries)
         if self.spans and self.known_from == place and self.spans[-1][2] == start:
             place, start, _ = self.spans.pop()
         self.spans.append((place, start, end))
         self.entries.frombytes(bytes(8 * count))
         self.known_from = len(self.entries)
-        return count
+        return count, end
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         """An event (or comment) whose bytes at ``start`` are its own, without framing."""

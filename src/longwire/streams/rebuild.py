@@ -77,6 +77,8 @@ class RebuildSink:
 
     def unsplice(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def append_framed(self, start: int, length: int) -> None:
         self.insert_ours()
         self._log.append_framed(start, length)
@@ -123,6 +125,8 @@ class TailSink:
         """A second reading has no reader."""
 
     def unsplice(self) -> None: ...
+
+    def settle(self) -> None: ...
 
     def append_framed(self, start: int, length: int) -> None:
         self.entries.append(pack(start, length, FRAMED))

@@ -17,6 +17,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, ArenaFull, Use
 from .chain import Chain
+from .gaps import is_sampled, measuring
 from .log import Log
 from .shell import StreamShell
 from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, StreamRow
@@ -28,10 +29,6 @@ from .terms import Producer, Reader, Slot, is_part
 __all__ = [
     "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell",
 ]  # fmt: skip
-
-
-SAMPLED = 32
-"""One stream in so many (by its id, which is random) goes the long way all along: there gaps between events are measured."""
 
 
 class Stream:
@@ -69,7 +66,7 @@ class Stream:
         self.refusal: Refusal | None = None
         self.body_head: BodyHead | None = None
         self.is_cut = False
-        self.is_measured = id[0] % SAMPLED == 0
+        self.is_measured = is_sampled(id)
         self.producer: Producer | None = None
         self.slot: Slot | None = None
         self.link = Link()
@@ -114,7 +111,7 @@ class Stream:
         """Where the kernel stores what the engine sends."""
         return self.log.upstream
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """Open the short way, where one live reader stands at the tail.
 
         From now on the engine's connection may give whole frames to the function returned, and nothing else needs to be
@@ -123,13 +120,14 @@ class Stream:
         """
         if self._is_spliced:
             return None
-        if len(self.subscribers) != 1 or self.state is not State.LIVE or self.is_measured:
+        if len(self.subscribers) != 1 or self.state is not State.LIVE:
             return None
         write = self.subscribers[0].splice()
-        if write is not None:
-            self._is_spliced = True
-            self._spliced_from = self._seen_end = self.log.upstream.end
-        return write
+        if write is None:
+            return None
+        self._is_spliced = True
+        self._spliced_from = self._seen_end = self.log.upstream.end
+        return measuring(self, write) if self.is_measured else write
 
     def unsplice(self) -> None:
         """Close the short way."""
@@ -144,7 +142,8 @@ class Stream:
         end = self.log.upstream.end
         if self._is_spliced and end != self._seen_end:
             self._seen_end = end
-            self.last_at = now
+            if not self.is_measured:
+                self.last_at = now
 
     def progress(self) -> int:
         """Another number whenever events have come, by whatever way; heartbeats are none."""
@@ -159,19 +158,18 @@ class Stream:
 
     def settle(self) -> None:
         """Take note of what has gone the short way."""
-        if not self._is_spliced:
+        log, start = self.log, self._spliced_from
+        if not self._is_spliced or start == log.upstream.end:
             return
-        log = self.log
-        start, end = self._spliced_from, log.upstream.end
-        if start == end:
+        count, end = log.append_span(start, log.upstream.end)
+        if not count:
             return
-        count = log.append_span(start, end)
         self._spliced_from = end
         log.deliverable = len(log.entries)
         self._instruments.events_total += count
         self._count_bytes(end)
         self.look(self._now())
-        self._knows_gap = False
+        self._knows_gap = self.is_measured
         self._words[self._word] = end << COUNT_BITS | log.deliverable
         self.subscribers[0].spliced(count, end - start)
 
@@ -230,14 +228,18 @@ class Stream:
             self._counted_bytes = checkpoint
         if count == self.log.deliverable:
             return  # only the place where parsing can begin anew has moved
-        now = self._now()
         if state is State.OPENING:
             self._commit()
-        elif self._knows_gap:
-            self._instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
-        self.last_at = now
+        self.note_gap()
         self._knows_gap = True
         self._deliver(count)
+
+    def note_gap(self) -> None:
+        """An event has come just now."""
+        now = self._now()
+        if self._knows_gap:
+            self._instruments.event_gap.observe_us(int((now - self.last_at) * 1e6))
+        self.last_at = now
 
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""

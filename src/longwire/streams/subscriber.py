@@ -31,7 +31,7 @@ class Outlet(Protocol):
     def begin(self, stream: Stream) -> bool:
         """The stream is committed or ended: send the response head. False: there is no body to follow."""
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """The transport's own write, if frames may go to it directly; :meth:`spliced` follows."""
 
     def spliced(self, size: int, position: int) -> None:
@@ -120,7 +120,7 @@ class Subscriber:
         """The head was sent by a process that has died. The short way is open again once this reader has caught up."""
         self._begun = True
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
         if self._is_live and self.position == self.stream.log.deliverable:
             return self.outlet.splice()

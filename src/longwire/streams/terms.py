@@ -88,7 +88,7 @@ class Reader(Protocol):
     def wake(self) -> None:
         """Pump; whatever goes wrong for this reader stays with it."""
 
-    def splice(self) -> Callable[[memoryview], None] | None:
+    def splice(self) -> Callable[[bytes], None] | None:
         """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
 
     def spliced(self, count: int, size: int) -> None:
