@@ -17,7 +17,7 @@ from ..wire.http1 import Http1Error, ResponseHead
 from ..words.reasons import CloseReason
 from .base import Answer, Failure, Link, Owner, Sink, Verdict, Watch
 from .body import Body, Pieces
-from .head import HeadReader
+from .head import SPENT, HeadReader
 from .opening import Opening
 from .phases import Expect, Phase
 from .refusal import BROKE_IN_THE_MIDDLE, failure_of
@@ -93,8 +93,7 @@ class Exchange:
         # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
         data = view[:count].tobytes()
         if self._begun:
-            at -= len(self._begun)
-            data, self._begun = self._begun + data, b""
+            data, at, self._begun = self._begun + data, at - len(self._begun), b""
         self._receive(data, at)
 
     def hold(self, begun: bytes) -> None:
@@ -192,6 +191,8 @@ class Exchange:
 
     def _begin_events(self, head: ResponseHead) -> None:
         self.phase = Phase.EVENTS
+        self.head = head._replace(headers=[])
+        self._head_reader = SPENT
         self._framer = EventFramer(
             head.chunked, head.content_length, strip=self.watch.strips_fields, max_event_bytes=self.max_event_bytes
         )
@@ -210,7 +211,7 @@ class Exchange:
             fault = CloseReason.UPSTREAM_PROTOCOL, f"The engine's chunked coding broke: {exc}."
         except EventTooLarge as exc:
             fault = CloseReason.EVENT_TOO_LARGE, f"The engine sent an event that is too large: {exc}."
-        found = framer.found
+        found = framer.take_found()
         taken = self._take(found)
         # A checkpoint says nothing of finishes: from the first on there are none, and no frame goes the short way.
         self._at_frame = taken and fault is None and framer.at_boundary and self.watch.is_fresh()

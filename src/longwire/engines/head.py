@@ -6,6 +6,8 @@ What must not: what an answer's head means (exchange.py), its grammar (wire/http
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..wire.http1 import Http1Error, ResponseHead, parse_response_head
 
 MAX_RESPONSE_HEAD_BYTES = 64 * 1024
@@ -60,3 +62,7 @@ class HeadReader:
         head = parse_response_head(bytes(held[: end + 4]))
         held.clear()
         return head, end + 4 - before
+
+
+SPENT: Final = HeadReader()
+"""Stands in every answer for its own, once the head is read: it is asked nothing more."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 from ..wire.sse import parse_event
 from ..words.reasons import CloseReason
@@ -37,6 +37,10 @@ _PROGRESS = "prompt_progress"
 NO_WORDS = "The engine reported an error without words."
 
 
+_NOTHING: Final[frozenset[int]] = frozenset()
+"""One for all: an empty set of its own would be 216 bytes of each answer."""
+
+
 class ChatWatch:
     """Watches ``/v1/chat/completions`` and ``/v1/completions`` streams.
 
@@ -57,7 +61,7 @@ class ChatWatch:
         self.tokenless = 0
         self.error_message = ""
         self.error_status = 0
-        self._finished: set[int] = set()
+        self._finished = _NOTHING
         self._mark: bytes | None = None
         self._saw_token = False
         self._has_opened = False
@@ -151,7 +155,7 @@ class ChatWatch:
         fields = delta if isinstance(delta, dict) else choice
         if choice.get("finish_reason"):  # some servers send "" where others send null
             index = choice.get("index", 0)
-            self._finished.add(index if isinstance(index, int) else 0)
+            self._finished |= {index if isinstance(index, int) else 0}
         return bool(choice.get("text")) or any(fields.get(name) for name in _TOKEN_FIELDS)
 
 

@@ -6,6 +6,7 @@ What lives here: one function. What must not: reading (exchange.py), what events
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from .base import Watch
 from .openai import ChatWatch, RelayWatch
@@ -16,4 +17,4 @@ def how_to_read(route: str, wants_stream: bool, choices: int, hides_usage: bool)
     """What answer is expected of an engine, and who watches it."""
     if route == "relay":
         return Expect.ANY, RelayWatch
-    return Expect.EVENTS if wants_stream else Expect.JSON, lambda: ChatWatch(choices, hides_usage)
+    return Expect.EVENTS if wants_stream else Expect.JSON, partial(ChatWatch, choices, hides_usage)
