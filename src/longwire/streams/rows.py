@@ -20,12 +20,13 @@ USAGE_IN_ROW = frozenset({"prompt_tokens", "completion_tokens", "input_tokens", 
 """What of an engine's usage stands in the row of an ended stream: the sums, and not what they consist of."""
 
 _REASONS = list(CloseReason)
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def row_of(stream: Stream, place: Place) -> StreamRow:
     """The row as it must stand in the table now."""
     facts = stream.facts
-    described = {
+    described: dict[str, object] = {
         "tenant": facts.tenant,
         "route": facts.route,
         "model": facts.model[:MAX_MODEL_CHARS_IN_ROW],
@@ -35,7 +36,9 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         "stream": facts.wants_stream,
         "request": facts.request_id,
         "tokens": [facts.prompt_tokens, facts.context_tokens],
-    } | _at_the_end(stream)
+    }
+    if stream.state is State.ENDED:
+        described |= _at_the_end(stream)
     if facts.attempts > 1:
         described["tries"] = facts.attempts
     if facts.can_be_continued:
@@ -44,7 +47,7 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
         described["goes_on"] = True
     if facts.timeouts:
         described["wish"] = dict(facts.timeouts)
-    text = json.dumps(described, separators=(",", ":")).encode()
+    text = _encode(described).encode()
     if len(text) > MAX_FACTS_BYTES:  # a client may name a model at any length; the owner must not be lost for it
         text = json.dumps({**described, "model": "", "request": ""}).encode()
     records = stream.log.records
@@ -80,8 +83,6 @@ def row_of(stream: Stream, place: Place) -> StreamRow:
 
 def _at_the_end(stream: Stream) -> dict[str, object]:
     """What the row of an ended stream tells besides: nobody finds it in the checkpoint any more."""
-    if stream.state is not State.ENDED:
-        return {}
     usage = {name: count for name, count in (stream.facts.usage or {}).items() if name in USAGE_IN_ROW}
     return {
         "events": stream.log.event_count,
