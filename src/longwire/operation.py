@@ -58,6 +58,9 @@ class _Tail:
             self.subscriber.pause()
         self._ready.set()
 
+    def flush(self) -> None:
+        """There is no head to be kept back."""
+
     def splice(self) -> None:
         """An operator's look takes the long way."""
 

@@ -165,6 +165,8 @@ class Client:
         assert sum(len(buffer) for buffer in buffers) == count
         self._write(buffers, count)
 
+    def flush(self) -> None: ...
+
     def checkpoint(self, position: int) -> None:
         if not self.wire.get_write_buffer_size():
             self.checkpoints.append((self.written, position))

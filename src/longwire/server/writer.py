@@ -28,6 +28,7 @@ class Writer:
 
     __slots__ = (
         "_connection",
+        "_head",
         "_skip_bytes",
         "_transport",
         "_word",
@@ -44,6 +45,8 @@ class Writer:
         self._words = connection.record.words
         self._word = connection.record.word
         self.sent_bytes = 0
+        self._head = b""
+        """The response head, until something goes out with it: two writes are two system calls and two segments."""
         self._skip_bytes = 0
         self.route = route
         self.extra_headers = extra_headers
@@ -64,6 +67,7 @@ class Writer:
             ]
             connection.listener.instruments.count_request(self.route, refusal.status)
             self._send_head(whole_response(refusal.status, [*headers], refusal.body))
+            self.flush()
             connection.response_done()
             return False
         if stream.kind is Kind.BODY:
@@ -107,8 +111,12 @@ class Writer:
         assert self.subscriber is not None
         self._connection.record.note_head(head, self.subscriber.door)
         self._connection.store_row()
-        self.send([head], len(head))
-        reach("head_written")
+        self._head = head
+
+    def flush(self) -> None:
+        """Send the head now, where nothing follows it for the time being."""
+        if self._head:
+            self.send([], 0)
 
     def splice(self) -> Callable[[bytes], None] | None:
         """The transport's write: frames that an engine's connection gives to it need no word from here."""
@@ -121,6 +129,9 @@ class Writer:
 
     def send(self, buffers: Buffers, count: int) -> None:
         """Hand buffers to the transport, which writes them in one system call, and keeps views of what is left."""
+        head, self._head = self._head, b""
+        if head:
+            buffers, count = [head, *buffers], count + len(head)
         self.sent_bytes += count
         if self._skip_bytes:
             buffers = self._without_skipped(buffers)
@@ -128,6 +139,8 @@ class Writer:
             self._transport.write(buffers[0])
         elif buffers:
             self._transport.writelines(buffers)
+        if head:
+            reach("head_written")
 
     def _without_skipped(self, buffers: Buffers) -> Buffers:
         left: Buffers = []
@@ -140,7 +153,7 @@ class Writer:
 
     def checkpoint(self, position: int) -> None:
         """Note ``position`` in the row if all that was written before it has reached the kernel (design: adoption)."""
-        if not self._transport.get_write_buffer_size():
+        if not (self._head or self._transport.get_write_buffer_size()):
             self._words[self._word] = self.sent_bytes << COUNT_BITS | position
 
     def finish(self, reason: CloseReason) -> None:

@@ -40,6 +40,9 @@ class Outlet(Protocol):
     def send(self, buffers: Buffers, count: int) -> None:
         """Write ``count`` bytes in order, in as few system calls as possible. Views must not be copied."""
 
+    def flush(self) -> None:
+        """Send what :meth:`begin` has kept back, if nothing was sent since."""
+
     def finish(self, reason: CloseReason) -> None:
         """The body is complete and everything was sent."""
 
@@ -60,7 +63,8 @@ class Subscriber:
     """
 
     __slots__ = (
-        "_again", "_begun", "_ended", "_holding", "_is_live", "door", "is_paused", "outlet", "position", "stream",
+        "_again", "_begun", "_ended", "_has_sent_tail", "_holding", "_is_live", "door", "is_paused", "outlet", "position",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, outlet: Outlet, door: Door, position: int = 0) -> None:
@@ -73,6 +77,7 @@ class Subscriber:
         self._is_live = False
         self._again = False
         self._ended = False
+        self._has_sent_tail = False
         self._holding = True
         stream.log.hold()
 
@@ -99,6 +104,15 @@ class Subscriber:
             outlet = self.outlet
             outlet.checkpoint(position)
             buffers, self.position, count = encode(self.door, log, position, MAX_WAKE_BYTES, MAX_WAKE_EVENTS)
+            if (
+                log.is_sealed
+                and self.position == log.deliverable
+                and not stream.is_cut
+                and (tail := end_bytes(self.door))
+            ):
+                buffers.append(tail)
+                count += len(tail)
+                self._has_sent_tail = True
             outlet.send(buffers, count)
             if log.deliverable > self.position:
                 self._pump_again()
@@ -106,6 +120,8 @@ class Subscriber:
             self._is_live = self.door is Door.FRAMED and not self.is_paused
         if log.is_sealed and not self.is_paused:
             self._end()
+        else:
+            self.outlet.flush()
 
     def wake(self) -> None:
         """:meth:`pump` as the stream calls it: a fault of ours in one reader's response ends that response and nothing else."""
@@ -172,10 +188,11 @@ class Subscriber:
         reason = self.stream.reason
         assert reason is not None, "a sealed stream has a reason"
         is_cut = self.stream.is_cut
-        if not is_cut:
-            tail = end_bytes(self.door)
-            if tail:
-                self.outlet.send([tail], len(tail))
+        tail = end_bytes(self.door)
+        if tail and not is_cut and not self._has_sent_tail:
+            self.outlet.send([tail], len(tail))
+        else:
+            self.outlet.flush()
         self.detach()
         if is_cut:
             self.outlet.cut(reason)
