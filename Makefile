@@ -25,7 +25,7 @@ if [ $$code -eq 0 ]; then echo ' done'; \
 else echo ' FAILED'; tail -n 40 $(LOG); echo 'The whole of it is in $(LOG).'; exit $$code; fi
 endef
 
-.PHONY: help demo serve test soak lint clean
+.PHONY: help demo serve test soak bench lint clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -41,6 +41,9 @@ test: lint $(VENV)/engine.stamp $(VENV)/corpus.stamp $(VENV)/node.stamp ## Run t
 
 soak: $(VENV)/test.stamp ## Kill shards under all kinds of clients for MINUTES=10 (SEED=... repeats one)
 	$(BIN)/python -m tests.survival.soak $(or $(MINUTES),10) $(SEED)
+
+bench: $(VENV)/project.stamp ## Measure Longwire beside its peers, which are installed first, into benchmarks/RESULTS.md (ARGS='--only a c')
+	@$(BIN)/python benchmarks/side_by_side.py $(ARGS)
 
 lint: $(VENV)/test.stamp ## Run ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
+from random import Random
 
 from control import percentile
 from event import MODEL
@@ -43,13 +44,19 @@ class Asked:
         return self.status in {429, 503} and not self.tokens
 
 
+def lengths(mean: int) -> list[int]:
+    """Of answers, half as long to half as long again: all of one length would begin and end in waves, as none do."""
+    dice = Random(1)
+    return [dice.randint(mean // 2, mean * 3 // 2) for _ in range(997)]
+
+
 class Asker:
     """Asks one gateway, for answers of these lengths in turn. ``headers`` go with each request."""
 
     def __init__(self, port: int, prompt_tokens: int, answers: Iterable[int], headers: Iterable[str] = ()) -> None:
         self.port = port
         lines = "".join(f"{header}\r\n" for header in headers).encode()
-        self.requests = cycle([_encode(prompt_tokens, tokens, lines) for tokens in answers])
+        self.requests = cycle([encode(prompt_tokens, tokens, lines) for tokens in answers])
 
     async def ask(self) -> Asked:
         """One request over a connection of its own."""
@@ -76,13 +83,18 @@ class Asker:
 
     async def spread(self, count: int, over_s: float) -> list[Asked]:
         """So many requests, evenly over so long; all that came of them."""
-        began = asyncio.get_running_loop().time()
+        return await self.at_times([number * over_s / count for number in range(count)])
 
-        async def one(number: int) -> Asked:
-            await asyncio.sleep(max(0.0, began + number * over_s / count - asyncio.get_running_loop().time()))
+    async def at_times(self, times: Iterable[float]) -> list[Asked]:
+        """A request at each of these times, counted in seconds from now, whatever has become of the others."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def one(at: float) -> Asked:
+            await asyncio.sleep(max(0.0, began + at - loop.time()))
             return await self.ask()
 
-        return list(await asyncio.gather(*(one(number) for number in range(count))))
+        return list(await asyncio.gather(*(one(at) for at in times)))
 
     async def keep_asking(self, clients: int, seconds: float, told: list[Asked], ramp_s: float = 0.0) -> None:
         """So many clients, each of which asks again when it has its answer, until so long is over. They begin one after the
@@ -100,7 +112,8 @@ class Asker:
         await asyncio.gather(*(client(number) for number in range(clients)))
 
 
-def _encode(prompt_tokens: int, answer_tokens: int, lines: bytes) -> bytes:
+def encode(prompt_tokens: int, answer_tokens: int, lines: bytes, *, keep: bool = False) -> bytes:
+    """A request's bytes. ``keep``: its connection is for more than this one."""
     fields = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "word " * max(1, (prompt_tokens * 4 - 100) // 5)}],
@@ -110,7 +123,8 @@ def _encode(prompt_tokens: int, answer_tokens: int, lines: bytes) -> bytes:
     body = json.dumps(fields).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"connection: close\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), lines, body)
+        b"connection: %b\r\ncontent-length: %d\r\n%b\r\n%b"
+        % (b"keep-alive" if keep else b"close", len(body), lines, body)
     )
 
 

@@ -33,6 +33,13 @@ HEAD = (
     b"transfer-encoding: chunked\r\n\r\n"
 )
 MODELS = {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1767225600, "owned_by": "bench"}]}
+ABOUT = {"model_path": MODEL, "served_model_name": MODEL, "is_generation": True}
+FOUND = {
+    b"/v1/models": MODELS,
+    b"/health": {"status": "ok"},
+    **dict.fromkeys([b"/model_info", b"/get_model_info", b"/server_info", b"/get_server_info"], ABOUT),
+}
+"""What can be got. Routers send nothing to an engine before it has answered for its health and its model."""
 
 
 def reply(status: str, body: object) -> bytes:
@@ -195,7 +202,8 @@ class Engine:
         except OSError:
             data = b""
         connection.received += data
-        if not data or len(connection.received) > MAX_REQUEST_BYTES:
+        is_http2 = connection.received.startswith(b"PRI ")  # a router that tries whether we speak gRPC
+        if not data or len(connection.received) > MAX_REQUEST_BYTES or is_http2:
             self.close(connection)
             return
         while connection.slot is None and (request := connection.take_request()) is not None:
@@ -210,8 +218,8 @@ class Engine:
         path = path.partition(b"?")[0]
         if method == b"POST" and path.endswith(b"/chat/completions"):
             self.start_stream(connection, json.loads(body))
-        elif method == b"GET" and path == b"/v1/models":
-            connection.send(reply("200 OK", MODELS))
+        elif method == b"GET" and path in FOUND:
+            connection.send(reply("200 OK", FOUND[path]))
         else:
             connection.send(reply("404 Not Found", {"error": {"message": "not here", "type": "not_found_error"}}))
 

@@ -103,6 +103,7 @@ def pauses(scenario: trial.Scenario, conditions: trial.Conditions) -> dict[str, 
         argv = target.command(port, f"http://127.0.0.1:{int(engine.answer()['port'])}", directory)
         gateway = stack.enter_context(Child(target.name, argv, conditions.gateway_core, directory / "gateway.log"))
         trial._wait_ready(gateway, port)
+        trial.wait_calm(gateway)
         load = Worker("load.py", ["--port", str(port)], conditions.load_core, directory / "load.log")
         stack.enter_context(load)
         trial._open(load, scenario.streams, gateway)

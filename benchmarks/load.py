@@ -154,7 +154,8 @@ class Load:
             stream.done = True
             if stream.total < 0:
                 self.note("end marker without finish")
-        elif b'"usage"' not in payload:
+        elif b'"usage"' not in payload and not (stream.total >= 0 and b'"finish_reason":"stop"' in payload):
+            # Some gateways say the finish in an event of its own, behind the last content.
             self.note(f"unexpected: {payload[:300]!r}")
 
     def on_event(self, stream: Stream, data: bytes, at: int, now: int) -> None:

@@ -1,4 +1,4 @@
-"""What can be measured: nginx, this checkout's longwire, the bare relay, or any command.
+"""What can be measured: nginx, this checkout's longwire, the bare relay, a peer (peers.py), or any command.
 
 What lives here: a name and how to start it.
 What must not: measuring.
@@ -34,7 +34,10 @@ class Target:
 
 def resolve(words: Sequence[str]) -> tuple[list[Target], list[str]]:
     """The targets that were asked for, and what to say about those that cannot be had."""
-    targets, remarks = [], []
+    import peers  # it makes targets of them, and so needs this module first
+
+    targets: list[Target] = []
+    remarks: list[str] = []
     for word in words:
         name, is_command, command = word.partition("=")
         if is_command:
@@ -47,10 +50,15 @@ def resolve(words: Sequence[str]) -> tuple[list[Target], list[str]]:
                 targets.append(_nginx(binary))
         elif name in _OURS:
             targets.append(Target(name, _python_version(), _OURS[name]))
+        elif name in peers.ALL:
+            found = peers.find(name)
+            if isinstance(found, str):
+                remarks.append(found)
+            else:
+                targets.append(found)
         else:
-            raise ValueError(
-                f"no target {name!r}: nginx, {', '.join(_OURS)} or NAME=COMMAND with {{port}} and {{upstream}}"
-            )
+            known = ", ".join(["nginx", *_OURS, *peers.ALL])
+            raise ValueError(f"no target {name!r}: {known} or NAME=COMMAND with {{port}} and {{upstream}}")
     return targets, remarks
 
 

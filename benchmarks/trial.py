@@ -24,6 +24,10 @@ from children import Child, RunFailed, Worker
 from event import MODEL
 from targets import DIRECT, Target
 
+CALM_S = 0.5
+CALM_MS = 15.0
+"""A gateway that uses so little processor has nothing left to do that it does only once, as starting a spare process."""
+CALM_WITHIN_S = 15.0
 FIRST_STREAMS = 16
 FIRST_SETTLE_S = 0.5
 READY_WITHIN_S = 30.0
@@ -110,6 +114,7 @@ def run(target: Target | None, scenario: Scenario, conditions: Conditions) -> Fi
             gateway = Child(target.name, argv, conditions.gateway_core, directory / "gateway.log")
             stack.enter_context(gateway)
             _wait_ready(gateway, port)
+            wait_calm(gateway)
         load = Worker("load.py", ["--port", str(port)], conditions.load_core, directory / "load.log")
         stack.enter_context(load)
         readings = _measure(scenario, conditions, engine, gateway, load)
@@ -147,6 +152,17 @@ def _wait_ready(gateway: Child, port: int) -> None:
             connection.close()
         time.sleep(0.05)
     raise RunFailed(f"{gateway.name} is not ready: GET /v1/models gave {seen}; its last words: {gateway.last_words()}")
+
+
+def wait_calm(gateway: Child) -> None:
+    """Until what starts behind the first answer has started: it would be counted as the streams' own."""
+    deadline = time.monotonic() + CALM_WITHIN_S
+    used = CALM_MS + 1
+    while used > CALM_MS and time.monotonic() < deadline:
+        before = procstat.cpu(gateway.pid, 0)
+        time.sleep(CALM_S)
+        after = procstat.cpu(gateway.pid, 0)
+        used = after.user_ms + after.system_ms - before.user_ms - before.system_ms
 
 
 @dataclass(frozen=True, slots=True)
