@@ -17,18 +17,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
-from arrivals import Asked, Asker, ttft_ms
+from arrivals import Asked, Asker, lengths, ttft_ms
 from children import Worker
 from gateway import Gateway
 from outcome import Outcome, command_line, put_first, run_command, say
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 128
-DICE = Random(1)
-LENGTHS = [DICE.randint(ANSWER_TOKENS // 2, ANSWER_TOKENS * 3 // 2) for _ in range(997)]
-"""Answers differ, each by its request's max_tokens: all of one length would begin and end in waves, as none do."""
+LENGTHS = lengths(ANSWER_TOKENS)
+"""Answers differ, each by its request's max_tokens."""
 FITS = 80
 BLOCKS = FITS * (PROMPT_TOKENS + ANSWER_TOKENS) // 16
 FEW = 8

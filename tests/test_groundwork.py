@@ -5,13 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import json
-import os
 import resource
 import shlex
-import signal
 import socket
 import stat
-from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,6 @@ from longwire.groundwork import (
     MAX_WIDENED,
     SECRET_BYTES,
     CannotListen,
-    ReadingProcess,
     arena_bytes,
     bind,
     greeting,
@@ -167,19 +163,6 @@ def test_the_snippet_can_be_pasted(with_key: bool) -> None:
 
 def test_the_version_is_a_string() -> None:
     assert package_version()
-
-
-def test_a_reading_process_that_has_died_is_replaced() -> None:
-    reader = ReadingProcess()
-    try:
-        first = reader.submit(os.getpid).result()
-        reading = reader.submit(signal.pause)
-        os.kill(first, signal.SIGKILL)
-        with pytest.raises(BrokenExecutor):
-            reading.result()
-        assert reader.submit(os.getpid).result() != first
-    finally:
-        reader.shutdown(cancel_futures=True)
 
 
 def test_the_table_of_descriptors_is_widened_and_nothing_stays_open() -> None:

@@ -32,6 +32,7 @@ from longwire.engines.occupancy import Wanted
 from longwire.engines.pool import Upstream
 from longwire.engines.room import LEAST_CLAMP_TOKENS, PROMPT_WEIGHT_TOKENS
 from longwire.engines.saturation import FORGET_S
+from longwire.engines.shares import RECENT_S
 from longwire.sim.answer import answer_text
 from longwire.sim.metrics import BLOCK_TOKENS
 from longwire.streams.arena import ArenaFull
@@ -179,6 +180,34 @@ async def test_nobody_waits_behind_all_that_another_tenant_has_sent() -> None:
             held.end(index)
         assert "bob" in users(house)[1:3] and users(house)[:6].count("bob") == 2
         assert sorted(users(house)) == ["ada"] * 9 + ["bob"] * 2 + ["first"]
+
+
+async def test_one_that_floods_leaves_a_little_to_those_who_come_after_it() -> None:
+    async with open_house(
+        max_upstream_requests=16, queue_deadline_s=600, commit_after_ms=0, tenants=[ADA, BOB]
+    ) as house:
+        held = Held(house, 19)
+        first = await post(house, script(user="bob"), as_("bob"))
+        await first.head()
+        held.end(0)
+        await first.rest()
+        for _ in range(14):
+            await (await post(house, script(user="ada"), as_("ada"))).head()
+        await queue_up(house, [script(user="ada"), script(user="ada")], "ada")
+        for _ in range(2):
+            await (await post(house, script(user="bob"), as_("bob"))).head()
+        assert users(house).count("ada") == 14 and users(house)[-2:] == ["bob", "bob"], "they have not waited"
+        await queue_up(house, [script(user="bob")], "bob")
+        held.end(1)
+        await until(lambda: len(users(house)) == 18, "one place is free")
+        assert users(house)[-1] == "bob" and room_of(house).waiting == 2
+        for index in (15, 16, 17):
+            held.end(index)
+        await until(lambda: upstream_of(house, "script").in_flight == 13, "all of the other have ended")
+        await until(lambda: room_of(house).waiting == 1, "up to what is kept")
+        house.pass_time(RECENT_S + 1)
+        await until(lambda: room_of(house).waiting == 0, "nobody else has asked for long")
+        held.end_all()
 
 
 async def test_no_newcomer_overtakes_and_a_long_one_at_the_head_holds_back_short_ones() -> None:

@@ -159,7 +159,7 @@ class Gateway:
 
     def _choose(self, ask: Ask, visit: Visit, conversation: bytes) -> Upstream:
         """The engine for a request: one that has room for it, if there is any."""
-        wanted = Wanted(ask.prompt_tokens, ask.answer_tokens, ask.choices)
+        wanted = Wanted(ask.prompt_tokens, ask.answer_tokens, ask.choices, visit.tenant.name)
         waiting = self.generations.waiting
 
         def fits(upstream: Upstream) -> bool:

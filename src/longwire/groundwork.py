@@ -6,30 +6,23 @@ What must not: rooms, or anything that runs afterwards.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import gc
 import os
 import resource
 import secrets
-import signal
 import socket
 import ssl
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from .observe.machine import memory_limit_bytes
 from .words.errors import SettingsError
 from .words.settings import Settings
 
 SECRET_BYTES = 32
-_PR_SET_PDEATHSIG = 1
 MAX_WIDENED = 1 << 16
 """Descriptors that a table has room for from the start: half a megabyte of the kernel's memory."""
 MAX_ARENA_BYTES = 64 << 30
@@ -38,49 +31,6 @@ MAX_ARENA_BYTES = 64 << 30
 
 class CannotListen(OSError):
     """An address or a port cannot be had; the words name the place and the flags that choose another one."""
-
-
-class ReadingProcess(Executor):
-    """One other process, for what would hold up the loop; a new one takes its place when it has died.
-
-    It is spawned, not forked: a fork would carry every socket of this process along. And it is made when it is first needed:
-    a process that takes over has no time for it.
-    """
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-
-    @staticmethod
-    def _make_pool() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            1, mp_context=get_context("spawn"), initializer=_begin_reading, initargs=(os.getpid(),)
-        )
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As of any executor. A process that has died is replaced here; what it was doing has failed with BrokenExecutor."""
-        if self._pool is None:
-            self._pool = self._make_pool()
-        try:
-            return self._pool.submit(fn, *args, **kwargs)
-        except BrokenExecutor:
-            self._pool = self._make_pool()
-            return self._pool.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the process, if there is one."""
-        if self._pool is not None:
-            self._pool.shutdown(wait, cancel_futures=cancel_futures)
-
-
-def _begin_reading(parent: int) -> None:
-    """What the reading process does first. It is deaf to Ctrl-C, which a terminal sends to the whole group: what that means is
-    decided in the process that serves. And it ends with that one, even by SIGKILL: it holds both ends of the pipe that it
-    waits at, and would wait for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError, AttributeError):  # where there is no such call it is left to the pipe
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before we asked to be told
 
 
 def bind(host: str, port: int, flag: str = "port") -> socket.socket:

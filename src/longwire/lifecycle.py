@@ -36,7 +36,6 @@ from .gateway import Gateway
 from .generation import GenerationShell
 from .groundwork import (
     CannotListen,
-    ReadingProcess,
     arena_bytes,
     bind,
     greeting,
@@ -50,6 +49,7 @@ from .observe.instruments import Instruments
 from .observe.metrics import Metrics
 from .observe.streamlog import StreamLog
 from .operation import DRAINING, Gauges, Operation, count_end, write_end
+from .reading import ReadingProcess
 from .server.handlers import Handlers
 from .server.listener import SURPLUS_CONNECTIONS, Listener
 from .streams.describe import read_states
@@ -79,6 +79,9 @@ KEYS_POLL_S = 1.5
 ENDPOINTS_POLL_S = 1.0
 """Between two looks at engines' files of URLs, and at whether a name is to be looked up."""
 GREETING_POLL_S = 0.1
+READING_POLL_S = 2.0
+"""From when this process serves until it has another one for large bodies, and between two looks at whether that lives: whoever
+takes over has more urgent things to do, and what cannot live must not be started all the time."""
 FAREWELL_S = 0.1
 """For the last bytes to reach the kernel before connections are cut."""
 
@@ -224,6 +227,10 @@ class House:
             self._every(ENDPOINTS_POLL_S, self._follow)
         self._every(GC_S, self._collect_young)
         self._every(IDLE_GC_S, self._collect_idle)
+
+    def keep_reading_process(self) -> None:
+        """From now on have a process that reads large bodies before the first one comes."""
+        self._every(READING_POLL_S, self._executor.prepare)
 
     def _each_upstream(self, call: Callable[[Upstream], None]) -> None:
         for upstream in self.directory.upstreams:

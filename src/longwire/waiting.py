@@ -11,6 +11,9 @@ left.
 short ones. For the same reason an upstream for which the head of one queue waits takes nothing from another queue in the same
 round, and no newcomer. Queues are served in turn.
 
+But one that does not fit only because its tenant has much more than its share (engines/shares.py) is passed over: what is kept
+is kept for those behind it.
+
 **No commitment.** A stream that waits is refused before its status would have to be sent, so that the refusal is one that
 clients understand: 429 or 503 with Retry-After.
 """
@@ -61,7 +64,8 @@ Begin = Callable[[Upstream], None]
 
 def wanted_of(facts: Facts) -> Wanted:
     """What a stream's request may take of an engine."""
-    return Wanted(facts.prompt_tokens, max(0, facts.context_tokens - facts.prompt_tokens), facts.choices)
+    answer_tokens = max(0, facts.context_tokens - facts.prompt_tokens)
+    return Wanted(facts.prompt_tokens, answer_tokens, facts.choices, facts.tenant)
 
 
 class Waiting:
@@ -163,6 +167,8 @@ class WaitingRoom:
         self._by_tenant[facts.tenant] += 1
         self._instruments.queued_total += 1
         self._arm()
+        if queue.waiting_of(facts.tenant) == 1 and len(queue) > 1:
+            self.pump_soon()  # what those before it may not have can be kept for this one
 
     def _name(self, model: str) -> str:
         """Of the queue for this model."""
@@ -234,29 +240,39 @@ class WaitingRoom:
         self._arm()
 
     def _serve(self, name: str, awaited: set[Upstream]) -> bool:
-        """Whether the head of this queue could be sent. If not, nothing else may go where it could have gone."""
+        """Whether the next of this queue could be sent. If not, nothing else may go where it could have gone."""
         queue = self._queues.get(name)
-        entry = queue.peek() if queue is not None else None
-        if queue is None or entry is None:
-            return False
-        waiting = entry.item
-        model = waiting.stream.facts.model
+        passed_over: list[str] = []
+        while queue is not None and (entry := queue.peek(passed_over)) is not None:
+            waiting = entry.item
+            upstream = self._room_for(waiting, awaited)
+            if upstream is not None:
+                queue.pop(passed_over)
+                self._send(waiting, upstream)
+                return True
+            possible = self._directory.possible(waiting.stream.facts.model)
+            if not any(
+                self._directory.is_kept_for_others(each, waiting.wanted) for each in possible if each not in awaited
+            ):
+                awaited.update(possible)
+                return False
+            passed_over.append(waiting.stream.facts.tenant)
+        return False
 
+    def _room_for(self, waiting: Waiting, awaited: set[Upstream]) -> Upstream | None:
         def fits(upstream: Upstream) -> bool:
             return upstream not in awaited and self._reckon(upstream, waiting)
 
-        upstream = self._directory.choose_with_room(model, fits, key=waiting.key)
-        if upstream is None:
-            awaited.update(self._directory.possible(model))
-            return False
-        queue.pop()
-        self._queues.move_to_end(name)
-        if not len(queue):
-            del self._queues[name]
+        return self._directory.choose_with_room(waiting.stream.facts.model, fits, key=waiting.key)
+
+    def _send(self, waiting: Waiting, upstream: Upstream) -> None:
+        """It has been taken out of its queue."""
+        self._queues.move_to_end(waiting.queue)
+        if not len(self._queues[waiting.queue]):
+            del self._queues[waiting.queue]
         self._forget(waiting)
         self._note_served(waiting)
         self._begin(waiting, upstream)
-        return True
 
     def _reckon(self, upstream: Upstream, waiting: Waiting) -> bool:
         began = self._clock.now()

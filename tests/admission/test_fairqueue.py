@@ -162,6 +162,39 @@ def test_requests_that_say_nothing_of_their_size_still_take_turns() -> None:
     assert "aaa" not in order and "bbb" not in order
 
 
+def test_whoever_is_passed_over_keeps_its_turn() -> None:
+    queue = queue_of()
+    greedy = [put(queue, "greedy", QUANTUM_TOKENS) for _ in range(4)]
+    served(queue, 1)
+    others = [put(queue, tenant, QUANTUM_TOKENS) for tenant in "abab"]
+    for _ in others:
+        entry = queue.peek(["greedy"])
+        assert entry is not None and entry in others and queue.pop(["greedy"]) is entry
+    assert queue.peek(["greedy"]) is None and queue.pop(["greedy"]) is None
+    assert served(queue, 3) == greedy[1:]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), costs), max_size=60), st.integers(0, 2**32))
+def test_who_is_passed_over_is_not_served_and_all_others_are(coming: list[tuple[str, int]], seed: int) -> None:
+    dice = random.Random(seed)
+    queue = queue_of()
+    waiting: Counter[str] = Counter()
+    while coming or len(queue):
+        if coming and dice.random() < 0.5:
+            tenant, cost = coming.pop()
+            put(queue, tenant, cost)
+            waiting[tenant] += 1
+            continue
+        passed_over = [tenant for tenant in "abcd" if dice.random() < 0.4]
+        may = any(count for tenant, count in waiting.items() if tenant not in passed_over)
+        shown = queue.peek(passed_over)
+        assert queue.pop(passed_over) is shown and (shown is not None) == may
+        if shown is not None:
+            assert shown.item not in passed_over
+            waiting[shown.item] -= 1
+    assert queue.statistics() == {"waiting": 0, "lanes": 0, "ticks": 0}
+
+
 # Bounds.
 
 

@@ -14,7 +14,7 @@ from .source import Import, imports, module_of, modules, ours, room_of
 LAYERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("tools", frozenset({"__main__", "cli", "bench", "conform", "sim", "client"})),
     ("processes", frozenset({"processes"})),
-    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "groundwork"})),
+    ("lifecycle", frozenset({"lifecycle", "operation", "adopt", "rereading", "reading", "groundwork"})),
     ("keeper", frozenset({"keeper"})),
     ("server", frozenset({"server"})),
     ("gateway", frozenset({"gateway"})),
@@ -37,6 +37,7 @@ NEIGHBOURS: dict[tuple[str, str], str] = {
     ("cli", "conform"): "`longwire conform`",
     ("lifecycle", "adopt"): "taking over into the rooms that lifecycle built",
     ("adopt", "rereading"): "finding the index of a log again",
+    ("lifecycle", "reading"): "the process beside this one that reads large bodies",
     ("lifecycle", "groundwork"): "what must be there before a house can be built",
     ("lifecycle", "operation"): "what an operator sees of the rooms that lifecycle built",
 }

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Collection
 from enum import Enum
+from itertools import chain
 from math import ceil
 from typing import Generic, TypeVar
 
@@ -134,14 +136,15 @@ class FairQueue(Generic[T]):
 
     # Going.
 
-    def peek(self) -> Entry[T] | None:
-        """Whose turn it is; None: nobody waits. It stays so until something comes or goes."""
-        lane = self._whose_turn()
+    def peek(self, passed_over: Collection[str] = ()) -> Entry[T] | None:
+        """Whose turn it is; None: nobody waits. It stays so until something comes or goes. Tenants that are passed over keep
+        their turns."""
+        lane = self._whose_turn(passed_over)
         return next(iter(lane.entries)) if lane is not None else None
 
-    def pop(self) -> Entry[T] | None:
+    def pop(self, passed_over: Collection[str] = ()) -> Entry[T] | None:
         """Serve the one whose turn it is."""
-        lane = self._whose_turn()
+        lane = self._whose_turn(passed_over)
         if lane is None:
             return None
         entry = next(iter(lane.entries))
@@ -181,13 +184,15 @@ class FairQueue(Generic[T]):
 
     # Inside.
 
-    def _whose_turn(self) -> _Lane[T] | None:
+    def _whose_turn(self, passed_over: Collection[str] = ()) -> _Lane[T] | None:
         """The lane to be served; those before it that are empty or in debt have had their turn."""
         while self._waiting:
-            lanes = self._new or self._old
-            lane = next(iter(lanes.values()))
-            if lane.entries and lane.balance > 0:
+            lane = next(
+                (lane for lane in chain(self._new.values(), self._old.values()) if lane.tenant not in passed_over), None
+            )
+            if lane is None or (lane.entries and lane.balance > 0):
                 return lane
+            lanes = self._new if lane.tenant in self._new else self._old
             del lanes[lane.tenant]
             if lane.entries or lanes is self._new:
                 lane.balance += lane.quantum if lane.balance <= 0 else 0.0

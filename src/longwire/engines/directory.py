@@ -150,7 +150,11 @@ class Directory:
     def has_room(self, upstream: Upstream, wanted: Wanted) -> bool:
         """Whether a request may be sent there now."""
         bounds = self.bounds(upstream)
-        return bounds is UNBOUND or upstream.occupancy.has_room(wanted, bounds)
+        return bounds is UNBOUND or upstream.occupancy.has_room_for(wanted, bounds, upstream.now())
+
+    def is_kept_for_others(self, upstream: Upstream, wanted: Wanted) -> bool:
+        """Whether a request that may not be sent there could be, if its tenant had less than it has."""
+        return upstream.occupancy.has_room(wanted, self.bounds(upstream))
 
     def _own_names(self, model: str, names: Collection[str]) -> set[str]:
         """What these upstreams call a model; where one of them is forgotten, whatever anybody calls it."""

@@ -29,6 +29,7 @@ from .room import (
 )
 from .room import note_answer as with_answer
 from .saturation import SILENT_S, Saturation, learn
+from .shares import Sharers, left_to
 
 UNBOUND = Bounds()
 LEAST_RATIO, MOST_RATIO = 0.25, 4.0
@@ -42,6 +43,7 @@ class Wanted(NamedTuple):
     prompt_tokens: int = 0
     answer_tokens: int = 0
     choices: int = 1
+    tenant: str = ""
 
 
 class Occupant(Protocol):
@@ -55,16 +57,17 @@ class Occupant(Protocol):
 class Occupancy:
     """The account of one upstream: of this process' requests, and none of other processes'."""
 
-    __slots__ = ("_estimated", "_needs", "_told", "answers", "held", "prompt_ratio", "saturation")
+    __slots__ = ("_estimated", "_needs", "_told", "answers", "held", "prompt_ratio", "saturation", "sharers")
 
     def __init__(self) -> None:
         self.held = NOTHING
         self.saturation = Saturation()
         self.answers = Answers()
+        self.sharers = Sharers()
         self.prompt_ratio = 1.0
         """How many tokens of its own the engine makes of one that was estimated."""
         self._told = self._estimated = Spread()
-        self._needs: dict[Occupant, Need] = {}
+        self._needs: dict[Occupant, tuple[Need, str]] = {}
 
     def __repr__(self) -> str:
         return f"<Occupancy of {len(self._needs)}, {self.held.tokens:g} tokens, {self.saturation.pressure.value}>"
@@ -82,13 +85,16 @@ class Occupancy:
 
     def enter(self, request: Occupant, wanted: Wanted) -> None:
         """One more is under way."""
-        need = self._needs[request] = self.need_of(wanted)
+        need = self.need_of(wanted)
+        self._needs[request] = need, wanted.tenant
         self.held = added(self.held, need)
+        self.sharers.enter(wanted.tenant, need)
 
     def leave(self, request: Occupant) -> None:
         """It is not any more, whatever became of it."""
-        need = self._needs.pop(request)
+        need, tenant = self._needs.pop(request)
         self.held = taken_off(self.held, need, len(self._needs))
+        self.sharers.leave(tenant, need)
 
     # Learning.
 
@@ -113,11 +119,18 @@ class Occupancy:
         return None if load is None or now - load.at >= SILENT_S else load.capacity_tokens
 
     def has_room(self, wanted: Wanted, bounds: Bounds) -> bool:
-        """Whether one more may be sent."""
+        """Whether there is room for one more, whoever asks."""
         return fits(self.need_of(wanted), self.held, bounds, self._holdings)
 
+    def has_room_for(self, wanted: Wanted, bounds: Bounds, now: float) -> bool:
+        """Whether one more may be sent, besides what its tenant has and what others have."""
+        tenants = self.sharers.note_asked(wanted.tenant, now)
+        need = self.need_of(wanted)
+        left = left_to(bounds, self.sharers.held_by(wanted.tenant), need, tenants)
+        return fits(need, self.held, left, self._holdings)
+
     def _holdings(self) -> list[Holding]:
-        return [holding_of(need, max(0, request.tokens)) for request, need in self._needs.items()]
+        return [holding_of(need, max(0, request.tokens)) for request, (need, _) in self._needs.items()]
 
 
 class Bounding(NamedTuple):

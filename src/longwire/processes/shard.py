@@ -140,6 +140,7 @@ class Shard:
         )
         neighbours.start()
         house.start_clockwork()
+        house.keep_reading_process()
         with suppress(BrokenPipeError):  # the keeper is gone: that is heard next, and what was taken over goes on
             self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
         self.channel.set_blocking(False)
