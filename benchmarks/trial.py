@@ -24,6 +24,8 @@ from children import Child, RunFailed, Worker
 from event import MODEL
 from targets import DIRECT, Target
 
+SETTLES_S = 3.0
+"""What a gateway begins by its clock, once it serves."""
 CALM_S = 0.5
 CALM_MS = 15.0
 """A gateway that uses so little processor has nothing left to do that it does only once, as starting a spare process."""
@@ -156,6 +158,7 @@ def _wait_ready(gateway: Child, port: int) -> None:
 
 def wait_calm(gateway: Child) -> None:
     """Until what starts behind the first answer has started: it would be counted as the streams' own."""
+    time.sleep(SETTLES_S)
     deadline = time.monotonic() + CALM_WITHIN_S
     used = CALM_MS + 1
     while used > CALM_MS and time.monotonic() < deadline:

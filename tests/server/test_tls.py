@@ -29,6 +29,7 @@ from tests.house import (
 )
 
 from longwire.engines.pool import Upstream
+from longwire.engines.tls import SESSION_S
 from longwire.groundwork import make_tls
 from longwire.server.record import fd_of
 from longwire.words.clock import VirtualClock
@@ -192,16 +193,27 @@ def test_a_proxy_header_before_the_handshake_is_refused_when_it_is_set(ours: Pai
 
 
 @asynccontextmanager
-async def secure_engine(pair: Pair, seen: list[bytes]) -> AsyncIterator[str]:
+async def secure_engine(
+    pair: Pair,
+    seen: list[bytes],
+    version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    resumed: list[bool] | None = None,
+    answers: int = 100,
+) -> AsyncIterator[str]:
+    """``answers``: as many come over one connection; ``resumed``: of each, whether it has gone on with a session."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*pair)
+    context.maximum_version = version
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
+        if resumed is not None:
+            resumed.append(writer.get_extra_info("ssl_object").session_reused)
+        for _ in range(answers):
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or b"0")
             seen.append(head + await reader.readexactly(length))
             writer.write(CHUNKED + in_chunks(*WHOLE))
+        writer.close()
 
     async with serving(answer, ssl=context) as address:
         yield f"https://localhost:{address.rpartition(':')[2]}"
@@ -223,6 +235,22 @@ async def test_an_https_engine_gets_its_own_key_and_never_the_client_s(ours: Pai
             assert upstream.statistics() == {"idle": 1, "busy": 0, "connecting": 0}, (
                 "the second used the first's connection"
             )
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_the_next_connection_to_an_engine_goes_on_with_the_last_one_s_session(
+    ours: Pair, version: ssl.TLSVersion
+) -> None:
+    resumed: list[bool] = []
+    async with secure_engine(ours, [], version, resumed, answers=1) as url:
+        engine = EngineSettings(name="tls", url=url, models=["tls"], ca_file=ours.certificate)
+        async with open_house(engines=[engine]) as house:
+            for _ in range(3):
+                assert (await house.ask(chat(model="tls"))).text == "ab"
+            house.clock.advance(SESSION_S)
+            assert (await house.ask(chat(model="tls"))).text == "ab"
+            assert (await house.ask(chat(model="tls"))).text == "ab"
+    assert resumed == [False, True, True, False, True], "and a certificate is looked at again after an hour"
 
 
 async def test_an_engine_with_a_strange_certificate_is_told_of_in_words(ours: Pair, foreign: Pair) -> None:

@@ -296,6 +296,8 @@ class Connections:
     def freed(self, connection: UpstreamConnection, reusable: bool) -> None:
         """An exchange has let a connection go."""
         self._busy.discard(connection)
+        if self._place.tls is not None:
+            self._place.tls.keep_session(connection.tls)
         if not reusable or connection.is_closed or not self._keeps_idle:
             connection.close()
         elif self._waiting and self._serve(connection):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..sockets import set_peer_options
 from ..words.settings import Settings
+from .tls import EngineTls
 from .transport import UpstreamConnection
 
 
@@ -34,7 +35,7 @@ class Place:
     host: str
     port: int
     address: str
-    tls: ssl.SSLContext | None
+    tls: EngineTls | None
 
 
 async def dial(connection: UpstreamConnection, place: Place, settings: Settings) -> None:

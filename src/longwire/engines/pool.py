@@ -7,7 +7,6 @@ What must not: its connections (connections.py), choosing between upstreams (dir
 from __future__ import annotations
 
 import asyncio
-import ssl
 from urllib.parse import SplitResult, urlsplit
 
 from ..words.clock import Clock
@@ -21,6 +20,7 @@ from .kinds import KINDS, kind_of
 from .load import Load
 from .occupancy import Occupancy
 from .reserve import span_of
+from .tls import EngineTls
 
 
 class Upstream(Connections):
@@ -101,16 +101,14 @@ class Upstream(Connections):
         self._tls = self._make_tls() if url.scheme == "https" else None
         self._place = Place(self.public_name, self.host, self.port, self.endpoint.address, self._tls)
 
-    def _make_tls(self) -> ssl.SSLContext:
+    def _make_tls(self) -> EngineTls:
         try:
-            context = ssl.create_default_context(cafile=self.engine.ca_file or None)
+            return EngineTls.make(self.engine.ca_file, self._clock.now)
         except OSError as exc:  # ssl.SSLError is one, too
             detail = exc.strerror or str(exc)
             raise SettingsError(
                 f"ca_file of engine {self.public_name} cannot be loaded: {detail}.", where=self.engine.ca_file
             ) from exc
-        context.set_alpn_protocols(["http/1.1"])
-        return context
 
     def _may_warm(self) -> bool:
         """Not one that is down, or that has shown faults: what it needs least is more connections."""

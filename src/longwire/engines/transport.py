@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -88,10 +89,19 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         """The descriptor, for the streams table; -2 under TLS, whose state is not in the socket."""
         if self.transport is None:
             return -1
-        if self.transport.get_extra_info("ssl_object") is not None:
+        if self.tls is not None:
             return -2
         sock = self.transport.get_extra_info("socket")
         return sock.fileno() if sock is not None else -1
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """What speaks TLS on it, if it is under TLS."""
+        return (
+            None
+            if self.transport is None
+            else cast("ssl.SSLObject | None", self.transport.get_extra_info("ssl_object"))
+        )
 
     def send(self, exchange: Exchange, request: bytes) -> None:
         """Start an exchange: send its request, and from now on receive into its sink."""
