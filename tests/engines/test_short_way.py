@@ -68,7 +68,7 @@ class Blocks:
             self.rest = self._left.pop()
         self.is_full = not self.rest
 
-    def settle(self) -> None:
+    def settle_soon(self) -> None:
         self.settled_at.append(self.end)
 
     def unsplice(self) -> None:
@@ -120,7 +120,7 @@ def test_a_frame_over_two_blocks_goes_the_short_way_too_and_anything_else_is_rea
         arrived = b"".join(blocks.written) + blocks.long_way
         assert arrived == read + (FRAME if goes_short(read) else b""), "no byte is left behind, whichever way it goes"
         if goes_short(read) and at < len(read) - 3:
-            assert blocks.settled_at == [0], "the index stands at the frame's beginning"
+            assert blocks.settled_at == [0], "the index is to follow"
 
 
 @pytest.mark.parametrize("at", range(1, len(FRAME) - 4))

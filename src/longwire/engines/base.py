@@ -49,8 +49,8 @@ class Sink(Protocol):
     def unsplice(self) -> None:
         """No more: something else has come."""
 
-    def settle(self) -> None:
-        """Whole frames that were given directly are to be in the index; some may have lain there for a while."""
+    def settle_soon(self) -> None:
+        """A block is full of frames that were given directly: they are to be in the index before long."""
 
     def append_framed(self, start: int, length: int) -> None: ...
 

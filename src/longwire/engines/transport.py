@@ -237,7 +237,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         is_frame = data.count(b"\n") <= 1 and data.find(b"\n", SIZE_LINE_BYTES) < 0
         if not is_frame or chain.end + LONGEST_WHOLE > exchange.max_stream_bytes:
             return False
-        exchange.sink.settle()  # the index never lags by more than a block
+        exchange.sink.settle_soon()  # the index lags by little more than a block
         self._begun = data
         self._write_on = None
         chain.filled(len(data))

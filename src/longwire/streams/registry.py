@@ -29,6 +29,7 @@ from .arena import BLOCK_BYTES, PAUSE_BLOCKS, RESERVE_BLOCKS
 from .log import Log
 from .memory import Memory
 from .rows import row_of
+from .settling import Settling
 from .stream import EndingWords, Facts, Kind, OnDisconnect, State, Stream, StreamShell
 from .tables import StreamRow, pack_stream
 from .terms import Tally
@@ -75,9 +76,8 @@ class Registry:
         self._instruments = instruments
         self._report_end = on_end
         self._tally = tally = Tally()
-        self._shell = StreamShell(
-            arena, table, clock, instruments, self._ended, self._unread, self._make_room, self.store_row, tally
-        )
+        hooks = self._ended, self._unread, self._make_room, self.store_row
+        self._shell = StreamShell(arena, table, clock, instruments, *hooks, tally, Settling(clock))
         self._streams: dict[bytes, Stream] = {}
         self._ended_in_order: OrderedDict[bytes, Stream] = OrderedDict()
         self._keys: OrderedDict[bytes, KeyEntry] = OrderedDict()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..observe.instruments import Instruments
 from ..words.clock import Clock
 from .arena import Arena
+from .settling import Settling
 from .tables import Table
 from .terms import Tally
 
@@ -33,3 +34,4 @@ class StreamShell:
     on_change: Callable[[Stream], None]
     """The row must be written anew."""
     tally: Tally
+    settling: Settling

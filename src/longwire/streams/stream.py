@@ -37,7 +37,7 @@ class Stream:
     keeps_bytes = True
     __slots__ = (
         "_arena", "_clock", "_counted_bytes", "_instruments", "_is_spliced", "_knows_gap", "_now", "_on_change",
-        "_on_end", "_on_full", "_on_idle", "_seen_end", "_spliced_from", "_tally", "_word", "_words", "beat_at",
+        "_on_end", "_on_full", "_on_idle", "_seen_end", "_settling", "_spliced_from", "_tally", "_word", "_words", "beat_at",
         "body_head", "created_at", "created_wall", "ended_at", "ending", "facts", "grace_s", "id", "is_cut",
         "is_measured", "is_unread_since", "kind", "last_at", "link", "log", "on_disconnect", "producer", "reason",
         "refusal", "request", "row", "slot", "state", "subscribers", "waiting_since",
@@ -80,11 +80,11 @@ class Stream:
         self._clock = shell.clock
         self._now = shell.clock.now
         self._instruments = shell.instruments
-        self._is_spliced = False
-        self._spliced_from = 0
+        self._is_spliced, self._spliced_from = False, 0
         self._seen_end = 0
         self._counted_bytes = 0
         self._tally = shell.tally
+        self._settling = shell.settling
         self._knows_gap = False
         self._on_end = shell.on_end
         self._on_idle = shell.on_idle
@@ -155,6 +155,9 @@ class Stream:
         """Events with a seq so far, those that went the short way included."""
         self.settle()
         return len(self.log.entries) - len(self.log.silent)
+
+    def settle_soon(self) -> None:
+        self._settling.add(self)
 
     def settle(self) -> None:
         """Take note of what has gone the short way."""
@@ -229,7 +232,7 @@ class Stream:
         if count == self.log.deliverable:
             return  # only the place where parsing can begin anew has moved
         if state is State.OPENING:
-            self._commit()
+            self._move_to(State.LIVE)
         self.note_gap()
         self._knows_gap = True
         self._deliver(count)
@@ -244,7 +247,7 @@ class Stream:
     def begin_body(self, head: BodyHead) -> None:
         """The answer is not an event stream: readers get this head and then the bytes as they are."""
         self.kind, self.body_head = Kind.BODY, head
-        self._commit()
+        self._move_to(State.LIVE)
         self.last_at = self._now()
 
     def note_first_byte(self) -> None:
@@ -313,7 +316,7 @@ class Stream:
         self._instruments.heartbeats_total += 1
         self.beat_at = self._now()
         if self.state is State.OPENING:
-            self._commit()
+            self._move_to(State.LIVE)
         self._deliver(len(self.log.entries))
 
     def _tell_failure(self, reason: CloseReason, message: str, refusal: Refusal | None) -> None:
@@ -425,7 +428,7 @@ class Stream:
     def commit_taken(self) -> None:
         """Entries were found again: readers had been promised a stream, whatever the row still says."""
         if self.state is State.OPENING and self.log.entries:
-            self._commit()
+            self._move_to(State.LIVE)
         if (records := self.log.records) is not None:  # some may have been written once more
             self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         self._count_events(len(self.log.entries))
@@ -449,9 +452,6 @@ class Stream:
         self._words[self._word + RECORDS_WORD] = self._words[self._word + RECORDS_WORD] & HAS_COMMENTS | records.end
         if is_first:
             self._on_change(self)
-
-    def _commit(self) -> None:
-        self._move_to(State.LIVE)
 
     def _deliver(self, count: int) -> None:
         """Let readers have the first ``count`` entries."""
