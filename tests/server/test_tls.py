@@ -29,7 +29,7 @@ from tests.house import (
 )
 
 from longwire.engines.pool import Upstream
-from longwire.engines.tls import SESSION_S
+from longwire.engines.tls import SESSION_S, EngineTls
 from longwire.groundwork import make_tls
 from longwire.server.record import fd_of
 from longwire.words.clock import VirtualClock
@@ -251,6 +251,25 @@ async def test_the_next_connection_to_an_engine_goes_on_with_the_last_one_s_sess
             assert (await house.ask(chat(model="tls"))).text == "ab"
             assert (await house.ask(chat(model="tls"))).text == "ab"
     assert resumed == [False, True, True, False, True], "and a certificate is looked at again after an hour"
+
+
+async def test_a_session_that_an_engine_has_forgotten_is_replaced_by_its_next_one(ours: Pair) -> None:
+    """As after its restart: what it is shown then means nothing to it."""
+    before: list[bool] = []
+    after: list[bool] = []
+    context = EngineTls.make(ours.certificate, VirtualClock(0).now)
+    for resumed in (before, after):
+        async with secure_engine(ours, [], resumed=resumed, answers=1) as url:
+            port = int(url.rpartition(":")[2])
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=context, server_hostname="localhost"
+                )
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await reader.read()
+                context.keep_session(writer.get_extra_info("ssl_object"))
+                writer.close()
+    assert (before, after) == ([False, True, True], [False, True, True])
 
 
 async def test_an_engine_with_a_strange_certificate_is_told_of_in_words(ours: Pair, foreign: Pair) -> None:

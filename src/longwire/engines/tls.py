@@ -15,6 +15,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from typing import Final, Self
+from weakref import WeakSet
 
 SESSION_S: Final = 3600.0
 """After so long a certificate is looked at again: one that has run out or was withdrawn is trusted for an hour at most."""
@@ -24,6 +25,8 @@ class EngineTls(ssl.SSLContext):
     """For connections to one host, and to no other: a session must not be shown to somebody else."""
 
     _now: Callable[[], float]
+    _offers: WeakSet[ssl.SSLObject]
+    """Connections that were begun with a session, until their first answer has come."""
     _session: ssl.SSLSession | None = None
     _session_at = 0.0
 
@@ -41,6 +44,7 @@ class EngineTls(ssl.SSLContext):
             context.load_default_certs()
         context.set_alpn_protocols(["http/1.1"])
         context._now = now
+        context._offers = WeakSet()
         return context
 
     def wrap_bio(
@@ -54,12 +58,18 @@ class EngineTls(ssl.SSLContext):
         """Begin a connection, with the last session where it is young enough."""
         if self._session is not None and self._now() - self._session_at >= SESSION_S:
             self._session = None
-        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self._session)
+        offered = session or self._session
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, offered)
+        if offered is not None:
+            self._offers.add(made)
+        return made
 
     def keep_session(self, connection: ssl.SSLObject | None) -> None:
         """Go on with this connection's session from now on. It has had an answer: only then are TLS 1.3's tickets there."""
-        if self._session is not None or connection is None:
+        if connection is None:
             return
-        session = connection.session
-        if session is not None and not connection.session_reused:
+        was_offered = connection in self._offers
+        self._offers.discard(connection)
+        session = None if connection.session_reused else connection.session
+        if session is not None and (self._session is None or was_offered):  # the engine has forgotten the last one
             self._session, self._session_at = session, self._now()
