@@ -71,8 +71,9 @@ async def reload(gateway: Gateway) -> None:
 
 
 def settled_pids(gateway: Gateway) -> list[int]:
-    """Who is there once a spare is, too: two shards and a spare with a guardian each, and the admin process."""
-    until(lambda: len(gateway.pids()) == 7, f"7 processes: {gateway.pids()}")
+    """Who is there once all are: two shards and a spare with a guardian each, a process for large bodies beside each of the
+    shards, and the admin process."""
+    until(lambda: len(gateway.pids()) == 9, f"9 processes: {gateway.pids()}")
     return gateway.pids()
 
 

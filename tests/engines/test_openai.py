@@ -363,3 +363,14 @@ def test_the_relay_reads_nothing_and_believes_the_body() -> None:
     assert watch.outcome(True) == (CloseReason.COMPLETED, False)
     assert watch.outcome(False) == (CloseReason.UPSTREAM_RESET, False)
     assert not watch.reads_error(b'{"error":"x"}') and not watch.strips_fields
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_an_engine_that_names_choices_without_end_is_counted_up_to_those_asked_for(choices: int) -> None:
+    watch = ChatWatch(choices, hides_usage=False)
+    many = {"choices": [{"index": n, "delta": {"content": "x"}, "finish_reason": "stop"} for n in range(1000)]}
+    for _ in range(2):
+        watch.read(b"data: " + json.dumps(many).encode() + b"\n\n")
+    assert watch.is_finished() and len(watch._finished) == choices
+    other = ChatWatch(1, hides_usage=False)
+    assert not other.is_finished(), "nothing of it is another answer's"

@@ -36,6 +36,12 @@ def test_nothing_is_kept_where_a_tenant_is_alone(bounds: Bounds, own: Need, need
     assert left_to(bounds, own, need, 1) == bounds
 
 
+@given(BOUNDS, NEEDS, TENANTS)
+def test_a_large_request_of_who_has_nothing_there_has_all_of_it(bounds: Bounds, need: Need, tenants: int) -> None:
+    """Passed over again and again for its size, it would wait until its deadline."""
+    assert left_to(bounds, NOTHING, need, tenants) == bounds
+
+
 @given(st.integers(2, 50), st.floats(0.1, 1000))
 def test_those_who_have_as_much_as_each_other_fill_an_engine(tenants: int, whole: float) -> None:
     assert not is_much(whole / tenants, whole, tenants)

@@ -158,3 +158,13 @@ def test_a_stream_near_its_longest_is_read_the_long_way_where_that_is_noticed() 
     blocks.max_stream_bytes = LONGEST_WHOLE - 1
     blocks.arrive(FRAME)
     assert (blocks.written, blocks.long_way) == ([], FRAME)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 6, 100])
+def test_a_frame_that_is_too_long_for_the_short_way_is_so_over_two_blocks_as_well(at: int) -> None:
+    """What a reader gets does not depend on where a block happened to end."""
+    frame = encode_chunk(b"data: " + MARK + b"x" * 5000 + b"\n\n")
+    assert is_whole_frame(frame)
+    blocks = Blocks(at)
+    blocks.arrive(frame)
+    assert (blocks.written, blocks.long_way) == ([], frame)

@@ -90,22 +90,18 @@ class Exchange:
         chain = self._chain
         at = chain.end
         chain.filled(count)
-        # One copy of the read, so that searches run at memchr's speed; the bytes that go out are the arena's.
-        data = view[:count].tobytes()
+        data = view[:count].tobytes()  # one copy, so that searches run at memchr's speed
         if self._begun:
             data, at, self._begun = self._begun + data, at - len(self._begun), b""
         self._receive(data, at)
 
     def hold(self, begun: bytes) -> None:
-        """The last of what is stored is the beginning of a frame, which the connection has kept back until now. It is read with
-        what comes next: whoever closes the short way is not to find the answer ended behind it."""
+        """What is stored last begins a frame. It is read with what comes next, so that closing the short way ends nothing."""
         self._begun = begun
 
     def ended(self, error: Exception | None) -> None:
         """The connection is closed (``error`` None: by FIN). Some bodies end just so; for all others it is a break."""
-        if self._begun:
-            begun, self._begun = self._begun, b""
-            self._receive(begun, self._chain.end - len(begun))
+        self._receive_begun()
         if self.phase is Phase.OVER:
             return
         if self.phase is Phase.HEAD:
@@ -126,6 +122,7 @@ class Exchange:
 
     def end_here(self) -> None:
         """Behind the last of its answer the engine says nothing more: take that for the end."""
+        self._receive_begun()
         if self.phase is Phase.EVENTS:
             self._end_events(ended_cleanly=True)
 
@@ -138,6 +135,11 @@ class Exchange:
         self._over(False)
 
     # Inside: by phase.
+
+    def _receive_begun(self) -> None:
+        if begun := self._begun:
+            self._begun = b""
+            self._receive(begun, self._chain.end - len(begun))
 
     def _receive(self, data: bytes, at: int) -> None:
         if self.phase is Phase.HEAD:
@@ -468,14 +470,12 @@ class Exchange:
     # Ends.
 
     def _is_close_delimited(self) -> bool:
-        head = self.head
-        return head is not None and not head.chunked and head.content_length is None
+        return (head := self.head) is not None and not head.chunked and head.content_length is None
 
     def _fail_in_head(self, error: Exception | None) -> None:
         nothing = self._head_reader.is_untouched
         self._over(False)
-        how = "closed" if error is None else "broke"
-        message = f"The engine {how} the connection before it answered."
+        message = f"The engine {'closed' if error is None else 'broke'} the connection before it answered."
         self.owner.failed(Failure(CloseReason.UPSTREAM_RESET, message, is_retryable_unsent=nothing))
 
     def _fail_protocol(self, message: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from ..wire.sse import parse_event
@@ -61,7 +62,7 @@ class ChatWatch:
         self.tokenless = 0
         self.error_message = ""
         self.error_status = 0
-        self._finished = _NOTHING
+        self._finished: AbstractSet[int] = _NOTHING
         self._mark: bytes | None = None
         self._saw_token = False
         self._has_opened = False
@@ -155,8 +156,15 @@ class ChatWatch:
         fields = delta if isinstance(delta, dict) else choice
         if choice.get("finish_reason"):  # some servers send "" where others send null
             index = choice.get("index", 0)
-            self._finished |= {index if isinstance(index, int) else 0}
+            self._note_finish(index if isinstance(index, int) else 0)
         return bool(choice.get("text")) or any(fields.get(name) for name in _TOKEN_FIELDS)
+
+    def _note_finish(self, index: int) -> None:
+        """No more of them than there are choices: an engine may name any number, and each would be kept."""
+        if not self._finished:
+            self._finished = {index}
+        elif len(self._finished) < self.choices and isinstance(self._finished, set):
+            self._finished.add(index)
 
 
 class RelayWatch:

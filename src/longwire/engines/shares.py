@@ -40,8 +40,8 @@ def is_much(own: float, whole: float, tenants: int) -> bool:
 def left_to(bounds: Bounds, own: Need, need: Need, tenants: int) -> Bounds:
     """What bounds a request that needs so much, of a tenant that has ``own`` under way, while so many share the engine."""
     limit, capacity = bounds.limit, bounds.capacity_tokens
-    if tenants < 2:
-        return bounds
+    if tenants < 2 or own.weight <= 0:
+        return bounds  # whoever has nothing there floods nobody, however large the one request is
     if limit is not None and is_much(own.weight + need.weight, limit, tenants):
         bounds = replace(bounds, limit=limit - floor(min(KEPT_ROOTS * sqrt(limit), MOST_KEPT * limit)))
     if capacity is not None and is_much(own.tokens + need.tokens, capacity, tenants):

@@ -32,12 +32,14 @@ class EngineTls(ssl.SSLContext):
 
     @classmethod
     def make(cls, ca_file: str, now: Callable[[], float]) -> Self:
-        """As ``ssl.create_default_context`` makes one. ``ca_file``: certificates to trust instead of the system's, or "".
+        """As strict as ``ssl.create_default_context`` makes one. ``ca_file``: what to trust instead of the system's; or "".
 
         Raises:
             OSError: they cannot be loaded.
         """
+        usual = ssl.create_default_context(cafile=ca_file or None)
         context = cls(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and host name
+        context.verify_flags, context.options = usual.verify_flags, usual.options
         if ca_file:
             context.load_verify_locations(ca_file)
         else:
@@ -66,7 +68,7 @@ class EngineTls(ssl.SSLContext):
 
     def keep_session(self, connection: ssl.SSLObject | None) -> None:
         """Go on with this connection's session from now on. It has had an answer: only then are TLS 1.3's tickets there."""
-        if connection is None:
+        if connection is None or connection.context is not self:
             return
         was_offered = connection in self._offers
         self._offers.discard(connection)

@@ -241,7 +241,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._begun = data
         self._write_on = None
         chain.filled(len(data))
-        if chain.is_full:
+        if chain.is_full and self._chain is chain:
             exchange.sink.unsplice()
             self._pause()
         return True
@@ -251,7 +251,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         rest = chain.rest
         data = begun + rest[:nbytes].tobytes()
         write = self._write
-        if write is None or nbytes >= len(rest) or self._mark not in data or not is_whole_frame(data):
+        if write is None or nbytes >= len(rest) or len(data) >= LONGEST_WHOLE:
+            return False
+        if self._mark not in data or not is_whole_frame(data):
             return False
         self._begun = b""
         self._write_on = write

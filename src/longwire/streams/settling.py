@@ -9,7 +9,7 @@ readers go on getting, and the index follows within a fraction of a second.
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..words.clock import Clock
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 4
 """About a hundred microseconds."""
+SHARE = 16
+"""Of a line that is longer, this part at a time: however fast blocks are filled, the line empties."""
 STEP_S = 0.002
-"""Two thousand blocks a second at most: ten times what a core can fill."""
 
 
 class Settling:
@@ -30,7 +31,8 @@ class Settling:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._line: deque[Stream] = deque()
+        self._line: dict[Stream, None] = {}
+        """In order, and each once: no longer than there are streams."""
 
     def __repr__(self) -> str:
         return f"<Settling, {len(self._line)} in line>"
@@ -39,12 +41,13 @@ class Settling:
         """Have a stream settled soon."""
         if not self._line:
             self._clock.call_later(STEP_S, self._step)
-        self._line.append(stream)
+        self._line[stream] = None
 
     def _step(self) -> None:
         try:
-            for _ in range(min(AT_ONCE, len(self._line))):
-                self._line.popleft().settle()
+            for stream in list(islice(self._line, max(AT_ONCE, len(self._line) // SHARE))):
+                del self._line[stream]
+                stream.settle()
         finally:
             # Whatever goes wrong with one is told to the loop, and the others have their turn all the same.
             if self._line:
