@@ -74,7 +74,7 @@ class Line:
 
     def __init__(self, upstream: FakeUpstream) -> None:
         self.transport = FakeTransport()
-        self.connection = UpstreamConnection(upstream.freed, upstream.lost)
+        self.connection = UpstreamConnection(upstream)
         self.connection.connection_made(cast(Any, self.transport))
 
     def say(self, data: bytes) -> Line:

@@ -64,6 +64,14 @@ LOOK_S = 1.0
 read again in another process, which must start first; a pipelined request waits until its client has read the last answer."""
 
 
+class _Nowhere:
+    """The home of a connection that there is not any more."""
+
+    def freed(self, connection: UpstreamConnection, reusable: bool) -> None: ...
+
+    def lost(self, connection: UpstreamConnection) -> None: ...
+
+
 class Opening(NamedTuple):
     """A stream's engine, up to the point where there must be a transport."""
 
@@ -329,7 +337,7 @@ class Adopter:
             self._go_on_without_socket(stream, row)
             return None
         stream.producer = call = self._make_call(stream)
-        connection = UpstreamConnection(call.upstream.freed, call.upstream.lost)
+        connection = UpstreamConnection(call.upstream)
         exchange = call.take_over(connection, bytes_read(reading), bytes_written(reading, connected=True))
         self._read_on(stream, exchange)
         missing = row.request_bytes - (connection.written_bytes - row.written_base)
@@ -418,7 +426,7 @@ class Adopter:
             self._unsent.append(stream)
             return
         stream.producer = call = self._make_call(stream)
-        nobody = UpstreamConnection(lambda *_: None, lambda _: None)
+        nobody = UpstreamConnection(_Nowhere())
         received = row.read_base + stream.log.upstream.end
         self._read_on(stream, call.take_over(nobody, received, row.written_base + row.request_bytes))
         if stream.state is not State.ENDED:

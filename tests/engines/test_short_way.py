@@ -50,12 +50,14 @@ class Blocks:
         self.read_bytes = 0
         self.long_way = b""
         self.settled_at: list[int] = []
-        self.connection = UpstreamConnection(lambda connection, reusable: None, lambda connection: None)
+        self.connection = UpstreamConnection(cast(Any, self))
         self.connection.exchange = cast(Any, self)
         self.connection._chain = cast(Any, self)
         self.connection.transport = cast(Any, self)
         self.pauses = 0
         self.connection.splice(lambda frame: self.written.append(bytes(frame)), MARK)
+
+    def lost(self, connection: UpstreamConnection) -> None: ...
 
     @property
     def sink(self) -> Any:

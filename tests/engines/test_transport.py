@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.house import (
@@ -103,7 +105,7 @@ async def test_an_engine_that_says_goodbye_without_reading_does_not_hold_us() ->
             await until(lambda: upstream._busy, "the request is on its way")
             connection = busy(house)
             lost = asyncio.Event()
-            connection._on_lost = lambda _: lost.set()
+            connection._home = cast(Any, SimpleNamespace(freed=connection._home.freed, lost=lambda _: lost.set()))
             got = await asked
             assert got.status == 502 and got.error["code"] == "upstream_reset"
             await lost.wait()  # closing in the usual way would wait for the rest of the request to be taken

@@ -48,8 +48,6 @@ class Connections:
         self._dials: dict[asyncio.Task[None], None] = {}
         """Connections that are being made for whoever waits longest, or for nobody yet; the latest stands last."""
         self._own_dials = 0
-        self._callbacks = self.freed, self.lost
-        """The same two objects for all connections."""
 
     def __repr__(self) -> str:
         return f"<Connections {self.statistics()}, {len(self._waiting)} wait>"
@@ -101,7 +99,7 @@ class Connections:
 
     async def wait_new(self) -> UpstreamConnection:
         """A connection that was made for whoever waits, and has never been idle. Raises as :meth:`wait_connection`."""
-        connection = UpstreamConnection(*self._callbacks)
+        connection = UpstreamConnection(self)
         self._own_dials += 1
         try:
             await dial(connection, self._place, self._settings)
@@ -149,7 +147,7 @@ class Connections:
     async def _dial(self) -> None:
         """Make a connection, and give it to whoever waits, or keep it ready."""
         began = self._clock.now()
-        connection = UpstreamConnection(*self._callbacks)
+        connection = UpstreamConnection(self)
         task = asyncio.current_task()
         assert task is not None
         try:

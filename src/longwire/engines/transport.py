@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from ..wire.framer import LONGEST_WHOLE, WHOLE_STARTS, is_whole_frame
 from ..words.reasons import CloseReason
@@ -30,23 +30,27 @@ SIZE_LINE_BYTES = len(f"{LONGEST_WHOLE - 1:x}\r\n")
 """At most, of a frame that goes the short way. Behind it a single-line event has a line feed nowhere but at its end."""
 
 
-class UpstreamConnection(asyncio.BufferedProtocol):
-    """A pooled connection.
+class Home(Protocol):
+    """Whose connections they are. Itself, and not two of its methods: those would be 128 bytes for each connection."""
 
-    ``on_free(connection, reusable)`` is called when an exchange lets it go, ``on_lost(connection)`` when it closes.
-    """
+    def freed(self, connection: UpstreamConnection, reusable: bool) -> None:
+        """An exchange has let a connection go."""
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """A connection has closed."""
+
+
+class UpstreamConnection(asyncio.BufferedProtocol):
+    """A pooled connection."""
 
     __slots__ = (
-        "_begun", "_chain", "_chain_start", "_drained_bytes", "_mark", "_on_free", "_on_lost", "_stray_bytes", "_unopened",
+        "_begun", "_chain", "_chain_start", "_drained_bytes", "_home", "_mark", "_stray_bytes", "_unopened",
         "_write", "_write_on", "drains_since_purge", "exchange", "exchanges", "idle_since", "is_closed", "transport",
         "was_idle", "written_bytes",
     )  # fmt: skip
 
-    def __init__(
-        self, on_free: Callable[[UpstreamConnection, bool], None], on_lost: Callable[[UpstreamConnection], None]
-    ) -> None:
-        self._on_free = on_free
-        self._on_lost = on_lost
+    def __init__(self, home: Home) -> None:
+        self._home = home
         self._chain: Store | None = None
         self._drained_bytes = 0
         self.drains_since_purge = 0
@@ -160,7 +164,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         unopened, self._unopened = self._unopened, None
         if unopened is not None:
             unopened[0].close()
-            self._on_lost(self)
+            self._home.lost(self)
         if self.transport is not None and not self.is_closed:
             self.transport.abort()
         self.is_closed = True
@@ -170,7 +174,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def release(self, reusable: bool) -> None:
         self.exchange = None
         self._leave_chain()
-        self._on_free(self, reusable and not self.is_closed and self._has_sent_all)
+        self._home.freed(self, reusable and not self.is_closed and self._has_sent_all)
 
     def splice(self, write: Callable[[bytes], None], mark: bytes) -> None:
         self._write = self._write_on = write
@@ -290,7 +294,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._ended(exc)
-        self._on_lost(self)
+        self._home.lost(self)
 
     def _ended(self, error: Exception | None) -> None:
         self.is_closed = True
