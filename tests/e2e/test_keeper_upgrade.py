@@ -46,8 +46,9 @@ class Gateway:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=out, cwd=folder, env={**environment, "PYTHONPATH": str(SRC)}
             )
-        until(lambda: "Try it:" in self.out.read_text(), "it serves")
-        self.url, self.admin = re.findall(r"(?:listening|admin) on (http://\S+)", self.out.read_text())
+        places = re.compile(r"(?:listening|admin) on (http://\S+)\s")
+        until(lambda: len(places.findall(self.out.read_text())) == 2, "it serves, and says where")
+        self.url, self.admin = places.findall(self.out.read_text())
 
     @property
     def program(self) -> bytes:
