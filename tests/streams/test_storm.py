@@ -61,9 +61,8 @@ class Reading:
     def check(self) -> None:
         whole = rendered(self.known.published, self.door, self.position)
         if self.known.feeder.log.is_sealed and not self.known.stream.is_cut:
-            whole += end_bytes(
-                self.door
-            )  # it goes out with the last events, so a reader may leave between it and the end
+            # It goes out with the last events, so a reader may leave between it and the end.
+            whole += end_bytes(self.door)
         body = self.client.body
         assert whole.startswith(body), "a reader got something that its stream never said"
 

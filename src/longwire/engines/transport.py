@@ -101,11 +101,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     @property
     def tls(self) -> ssl.SSLObject | None:
         """What speaks TLS on it, if it is under TLS."""
-        return (
-            None
-            if self.transport is None
-            else cast("ssl.SSLObject | None", self.transport.get_extra_info("ssl_object"))
-        )
+        if self.transport is None:
+            return None
+        return cast("ssl.SSLObject | None", self.transport.get_extra_info("ssl_object"))
 
     def send(self, exchange: Exchange, request: bytes) -> None:
         """Start an exchange: send its request, and from now on receive into its sink."""

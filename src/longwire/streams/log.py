@@ -174,9 +174,8 @@ class Log:
         if not data.endswith(FRAME_END):
             whole = data.rfind(FRAME_END) + len(FRAME_END) if FRAME_END in data else 0
             data, end = data[:whole], start + whole
-        count = (
-            data.count(b"\r") // 2
-        )  # behind the size and at the end, and nowhere else: half the time of looking for ends
+        # One stands behind the size and one at the end, and none elsewhere: half the time of looking for ends.
+        count = data.count(b"\r") // 2
         if not count:
             return 0, end
         place = len(self.entries)

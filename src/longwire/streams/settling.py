@@ -22,6 +22,7 @@ AT_ONCE = 4
 SHARE = 16
 """Of a line that is longer, this part at a time: however fast blocks are filled, the line empties."""
 STEP_S = 0.002
+"""A few events go in between."""
 
 
 class Settling:
