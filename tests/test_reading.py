@@ -18,15 +18,21 @@ import pytest
 
 from longwire import reading as module
 from longwire.dialects.openai_chat import read_request
-from longwire.reading import ReadingProcess
+from longwire.reading import LIVED_S, MAX_PAUSE_S, ReadingProcess
+from longwire.words.clock import VirtualClock
 from longwire.words.errors import BadJson
 
 WITHIN_S = 20.0
 
 
 @pytest.fixture
-def reader() -> Iterator[ReadingProcess]:
-    reader = ReadingProcess()
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def reader(clock: VirtualClock) -> Iterator[ReadingProcess]:
+    reader = ReadingProcess(clock)
     yield reader
     reader.shutdown(cancel_futures=True)
     assert reader.pid is None
@@ -99,9 +105,75 @@ def test_where_none_can_be_started_whoever_asks_is_told(
         reader.submit(os.getpid).result(WITHIN_S)
 
 
+def asked(reader: ReadingProcess) -> bool:
+    """Whether there is an answer; all that goes wrong must look alike to whoever asks."""
+    try:
+        return reader.submit(os.getpid).result(WITHIN_S) > 0
+    except BrokenExecutor:
+        return False
+
+
+def a_process_that(does: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", does)
+
+
+def test_one_that_cannot_live_is_told_once_and_started_ever_more_rarely(
+    reader: ReadingProcess, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "COMMAND", a_process_that("import sys; sys.exit(7)"))
+    births = []
+    for second in range(300):  # as by the clock of lifecycle
+        before = reader._asked
+        reader.prepare()
+        assert not asked(reader)
+        births += [second] * (reader._asked - before)
+        clock.advance(1)
+    assert births == [0, 0, 2, 6, 14, 30, 62, 122, 182, 242]
+    (line,) = caplog.records
+    assert line.getMessage() == "reading_process_died" and line.fields["status"] == 7  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    clock.advance(MAX_PAUSE_S)
+    assert asked(reader)
+
+
+def test_one_that_has_lived_is_told_of_and_replaced_at_once(
+    reader: ReadingProcess, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        assert asked(reader)
+        clock.advance(LIVED_S + 1)
+        with pytest.raises(BrokenExecutor):
+            reader.submit(os._exit, 3).result(WITHIN_S)
+    assert [line.fields["status"] for line in caplog.records] == [3, 3, 3]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"c__main__\nNoSuchThing\n.",  # AttributeError
+        b"cno_such_room\nthing\n.",  # ImportError
+        b"0.",  # IndexError
+        b"I1x\n.",  # ValueError
+        b"N.",  # TypeError: no pair
+        b"\x8d" + b"\x7f" * 8 + b".",  # EOFError or MemoryError: a text of exabytes
+        b"(I00\nI00\nt.",  # no exception where one must be
+        b"\xff.",  # UnpicklingError
+    ],
+)
+def test_an_answer_that_is_none_leads_to_the_same_as_a_death(
+    reader: ReadingProcess, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saying = f"import sys; sys.stdout.buffer.write({answer!r}); sys.stdout.flush(); sys.stdin.buffer.read(1)"
+    monkeypatch.setattr(module, "COMMAND", a_process_that(saying))
+    with pytest.raises(BrokenExecutor):
+        reader.submit(os.getpid).result(WITHIN_S)
+    monkeypatch.undo()
+    assert asked(reader), "nothing of it is left in the pipe"
+
+
 def test_nothing_is_left_when_it_is_shut_down() -> None:
     before = set(Path("/proc/self/fd").iterdir())
-    reader = ReadingProcess()
+    reader = ReadingProcess(VirtualClock())
     pid = reader.submit(os.getpid).result(WITHIN_S)
     reading: Future[Any] = reader.submit(signal.pause)
     waiting = reader.submit(os.getpid)
@@ -121,7 +193,7 @@ def test_nothing_is_left_when_it_is_shut_down() -> None:
 
 
 def test_shut_down_in_order_it_finishes_what_it_is_doing() -> None:
-    reader = ReadingProcess()
+    reader = ReadingProcess(VirtualClock())
     answers = [reader.submit(read_request, b'{"model":"m"}') for _ in range(3)]
     reader.shutdown()
     assert [answer.result(0).model for answer in answers] == ["m"] * 3 and reader.pid is None
@@ -130,8 +202,8 @@ def test_shut_down_in_order_it_finishes_what_it_is_doing() -> None:
 def test_it_ends_with_the_process_that_has_started_it() -> None:
     """Even by SIGKILL, and while somebody else holds the other ends of its pipes."""
     program = (
-        "import os, sys, signal\nfrom longwire.reading import ReadingProcess\n"
-        "reader = ReadingProcess()\nprint(reader.submit(os.getpid).result(), flush=True)\nsignal.pause()"
+        "import os, sys, signal\nfrom longwire.reading import ReadingProcess\nfrom longwire.words.clock import VirtualClock\n"
+        "reader = ReadingProcess(VirtualClock())\nprint(reader.submit(os.getpid).result(), flush=True)\nsignal.pause()"
     )
     ours, its = os.pipe()
     held = os.fork()

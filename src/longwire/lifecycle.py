@@ -128,7 +128,7 @@ class House:
             GenerationShell.make(settings, self.directory, self.registry, self.clock, self.instruments),
             user_agent=b"longwire/" + package_version().encode(),
         )
-        self._executor = ReadingProcess()
+        self._executor = ReadingProcess(self.clock)
         self.handlers = handlers = Handlers(self.gateway, self.tenants, self._executor, self.is_ready)
         self.listener = Listener(self.memory, settings, self.clock, self.instruments, handlers)
         self.admin: AdminServer | None = None

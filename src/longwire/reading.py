@@ -9,6 +9,7 @@ process imports all that its parent has, which takes it ten times as long and fi
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import subprocess
@@ -19,7 +20,19 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from contextlib import suppress
 from typing import Any
 
+from .words.clock import Clock
+
+log = logging.getLogger("longwire.reading")
+
 COMMAND = (sys.executable, "-P", "-m", "longwire.processes.reading")
+FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 60.0
+"""Before one is started after the second of several deaths in a row, doubled for each further one: the first may be a chance.
+An interpreter that starts takes a core for half a second: once a minute that is a hundredth of a core, and whoever has mended
+the machine waits no longer."""
+LIVED_S = 60.0
+"""One that was there for so long could live: its death has nothing to do with those before it."""
+FAREWELL_S = 1.0
+"""For one that no longer answers to end by itself. Killed at once, its exit status would be of our making."""
 
 
 class ReadingProcess(Executor):
@@ -29,12 +42,16 @@ class ReadingProcess(Executor):
     has started it, where it was asked to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._thread = ThreadPoolExecutor(1, "reading")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
         self._asked = 0
+        self._deaths = 0
+        """In a row, none of them long after its birth."""
+        self._born_s = self._not_before_s = 0.0
 
     def __repr__(self) -> str:
         return f"<ReadingProcess {self.pid or 'not started'}, asked {self._asked} times>"
@@ -51,7 +68,7 @@ class ReadingProcess(Executor):
 
     def prepare(self) -> None:
         """Have a process, with its imports done. Called now and then, it replaces one that has died since."""
-        if self.pid is None and not self._is_closed:
+        if self.pid is None and not self._is_closed and self._clock.now() >= self._not_before_s:
             self.submit(os.getpid)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -71,16 +88,15 @@ class ReadingProcess(Executor):
     def _ask(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._lock:
             process = self._living()
-        assert process.stdin is not None and process.stdout is not None
         self._asked += 1
         try:
-            pickle.dump((fn, args, kwargs), process.stdin, pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
-            is_well, answer = pickle.load(process.stdout)  # noqa: S301 - from our own child
-        except (OSError, EOFError, pickle.UnpicklingError) as exc:
+            is_well, answer = _put(process, (fn, args, kwargs))
+        except Exception as exc:  # a broken answer makes anything of unpickling; whoever asked goes on without
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(FAREWELL_S)
             with self._lock:
-                self._bury()
-            raise BrokenExecutor("The process that reads large bodies has died.") from exc
+                self._lose(type(exc).__name__)
+            raise BrokenExecutor("The process that reads large bodies has died, or said what is no answer.") from exc
         if not is_well:
             raise answer
         return answer
@@ -89,15 +105,42 @@ class ReadingProcess(Executor):
         if self._is_closed:
             raise BrokenExecutor("There is no process for large bodies any more.")
         if self.pid is None:
-            self._bury()
-            try:
-                self._process = subprocess.Popen(
-                    [*COMMAND, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
-            except OSError as exc:
-                raise BrokenExecutor(f"No process can be started for large bodies: {exc}") from exc
+            self._lose("")
+            if self._clock.now() < self._not_before_s:
+                raise BrokenExecutor("No process for large bodies has lived; the next one is not due yet.")
+            self._start()
         assert self._process is not None
         return self._process
+
+    def _start(self) -> None:
+        self._born_s = self._clock.now()
+        try:
+            self._process = subprocess.Popen(
+                [*COMMAND, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        except OSError as exc:
+            self._note_death(None, str(exc))
+            raise BrokenExecutor(f"No process can be started for large bodies: {exc}") from exc
+
+    def _lose(self, problem: str) -> None:
+        """Bury one that is of no use although nobody has asked it to end, and remember that."""
+        process = self._process
+        if process is None:
+            return
+        self._bury()
+        if not self._is_closed:
+            self._note_death(process.returncode, problem)
+
+    def _note_death(self, status: int | None, problem: str) -> None:
+        """Say it once: what cannot live dies again and again, and the second line would say nothing new."""
+        now = self._clock.now()
+        if now - self._born_s > LIVED_S:
+            self._deaths = 0
+        self._deaths += 1
+        if self._deaths == 1:
+            log.warning("reading_process_died", extra={"fields": {"status": status, "problem": problem}})
+        else:
+            self._not_before_s = now + min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(16, self._deaths - 2))
 
     def _bury(self) -> None:
         """Leave nothing of a process that is of no more use."""
@@ -110,3 +153,18 @@ class ReadingProcess(Executor):
             assert pipe is not None
             with suppress(OSError):  # what lay there for a process that is gone is lost
                 pipe.close()
+
+
+def _put(process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Whether it went well, and the answer; else the exception that it made.
+
+    Raises:
+        Exception: whatever comes of asking a process that is gone, and of an answer that is none.
+    """
+    assert process.stdin is not None and process.stdout is not None
+    pickle.dump(question, process.stdin, pickle.HIGHEST_PROTOCOL)
+    process.stdin.flush()
+    is_well, answer = pickle.load(process.stdout)  # noqa: S301 - from our own child
+    if not is_well and not isinstance(answer, Exception):
+        raise pickle.UnpicklingError("no exception where one must be")
+    return is_well, answer

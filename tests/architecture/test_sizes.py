@@ -86,6 +86,7 @@ BOUNDARIES: dict[str, str] = {
     "longwire.generation.Generation._guarded": "logged, and the one stream ends with what its first engine had failed by",
     "longwire.gateway.Gateway._open": "gives the slot back and raises on",
     "longwire.gateway.Gateway._begin": "ends the stream that nobody reads yet and raises on",
+    "longwire.reading.ReadingProcess._ask": "logged by its type, and raised as what whoever asks is ready for",
     "longwire.processes.reading._answer": "handed to the process that asked, and raised there",
     "longwire.waiting.WaitingRoom._begin": "logged, and the one stream ends with internal_error; whose turn is next has it",
 }
