@@ -146,6 +146,18 @@ def test_an_unknown_setting_gives_line_and_nearest_name() -> None:
     assert refused('[server]\nurl = "x"').startswith("lw.toml:1: Unknown setting 'server'")
 
 
+@pytest.mark.parametrize("head", ["[[engine]]", "[[ 'engine' ]]  # one", "[engine]", "[[engine.a]]", "[engine.a]"])
+def test_an_unknown_table_gives_the_line_of_its_first_and_the_nearest_name(head: str) -> None:
+    toml = f'port = 1\n\n{head}\nurl = "http://a"\n'
+    assert refused(toml) == "lw.toml:3: Unknown setting 'engine': did you mean engines?"
+    if head.startswith("[["):
+        assert refused(f'{toml}\n{head}\nurl = "http://b"').startswith("lw.toml:3:")
+
+
+def test_what_is_wrong_with_all_tables_of_a_name_gives_the_line_of_the_first() -> None:
+    assert refused("port = 1\n[engines]\nport = 2").startswith("lw.toml:2: engines must be [[engines]] tables")
+
+
 def test_an_unknown_setting_in_a_table_names_the_table_and_its_line() -> None:
     toml = '[[engines]]\nurl = "http://a"\n\n[[engines]]\nurl = "http://b"\napi-key = "s3cret"'
     assert refused(toml) == "lw.toml:6: Unknown setting 'api-key': did you mean api_key?"
@@ -207,6 +219,7 @@ y = 1"""
     assert find_lines(toml) == {
         ("host",): 3,
         ("cors_origins",): 6,
+        ("engines",): 11,
         ("engines", 0): 11,
         ("engines", 0, "name"): 12,
         ("engines", 1): 13,

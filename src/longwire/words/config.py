@@ -193,7 +193,7 @@ class TomlSource:
 
 
 def find_lines(text: str) -> dict[Path, int]:
-    """Where each key and table of a valid TOML text starts: ``("engines", 0, "url")`` -> 3.
+    """Where each key and table of a valid TOML text starts: ``("engines", 0, "url")`` -> 3, and ``("engines",)`` its first.
 
     tomllib tells no positions, so the text is cut into statements: the shortest run of lines that is TOML by itself is
     one, because a statement that is complete ends with its line.
@@ -216,7 +216,8 @@ def find_lines(text: str) -> dict[Path, int]:
             name, value = next(iter(found.items()))
             index = sum(path[0] == name and len(path) == 2 for path in lines)
             prefix, found = ((name, index) if isinstance(value, list) else (name,)), {}
-            lines[prefix] = start
+            for path in (prefix, (name,)):
+                lines.setdefault(path, start)
         for key in found:
             lines.setdefault((*prefix, key), start)
         statement = []
