@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -42,25 +43,34 @@ def test_a_row_is_explained() -> None:
         ([], "either --start COMMAND, or --url URL"),
         (["--url", "http://x", "--start", "y"], "either --start COMMAND, or --url URL"),
         (["--url", "http://x"], "--url needs --upstream-port"),
-        (["--start", "x", "--header", "no colon"], "is not NAME: VALUE"),
+        (["--start", "x {upstream}"], "--start needs {port}"),
+        (["--start", "x {Port} {upstream}", "--upstream-port", "1"], "--start needs {port}"),
+        (["--start", "x {port}"], "--start needs {upstream}"),
+        (["--start", "x {port} {upstream}", "--header", "no colon"], "is not NAME: VALUE"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(arguments: list[str], words: str) -> None:
     _, _, error = invoke(*arguments)
     assert error is not None and words in str(getattr(error, "message", error))
+    assert isinstance(error, click.UsageError) and error.exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        ("no-such-program {port}", "No such file"),
-        (f"{sys.executable} -c 'print(4711)'", "the gateway has ended; it said: 4711"),
+        ("no-such-program {port} {upstream}", "No such file"),
+        (f"{sys.executable} -c 'print(4711)' {{port}} {{upstream}}", "the gateway has ended; it said: 4711"),
     ],
 )
 def test_what_could_not_be_run_is_no_verdict(start: str, words: str) -> None:
     _, _, error = invoke("--start", start, "--only", "crlf")
     assert isinstance(error, CouldNotRun) and words in error.message
     assert error.exit_code == 2
+
+
+def test_a_gateway_that_knows_its_engine_from_a_file_is_given_no_url() -> None:
+    _, _, error = invoke("--start", "no-such-program {port}", "--upstream-port", "0", "--only", "crlf")
+    assert isinstance(error, CouldNotRun) and "No such file" in error.message
 
 
 def test_https_is_refused_with_the_way_out() -> None:
@@ -77,7 +87,9 @@ def test_results_go_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("longwire.conform.session.hold", hold)
     junit, as_json = tmp_path / "a.xml", tmp_path / "a.json"
-    code, said, _ = invoke("--start", "x", "--only", "crlf", "--junit", str(junit), "--json", str(as_json))
+    code, said, _ = invoke(
+        "--start", "x {port} {upstream}", "--only", "crlf", "--junit", str(junit), "--json", str(as_json)
+    )
     assert code == 1
     assert "2 failed" in said
     assert "<failure" in junit.read_text() and '"no answer"' in as_json.read_text()

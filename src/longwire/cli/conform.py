@@ -41,7 +41,10 @@ class CouldNotRun(Failure):
 )
 @click.option("--url", metavar="URL", help="A gateway that runs already.")
 @click.option(
-    "--upstream-port", metavar="N", type=int, help="With --url: the port of 127.0.0.1 that it takes for its engine."
+    "--upstream-port",
+    metavar="N",
+    type=int,
+    help="With --url, or a COMMAND without {upstream}: the port of 127.0.0.1 that it takes for its engine.",
 )
 @click.option("--model", metavar="NAME", default="conform", show_default=True, help="The model to ask for.")
 @click.option(
@@ -86,12 +89,7 @@ def command(only: str, explain: str | None, wants_list: bool, **flags: Any) -> i
 def _plan(start: str | None, url: str | None, upstream_port: int | None, **flags: Any) -> Plan:
     from longwire.conform.session import Plan
 
-    if (start is None) == (url is None):
-        raise click.UsageError("Name a gateway: either --start COMMAND, or --url URL with --upstream-port N.")
-    if url is not None and upstream_port is None:
-        raise click.UsageError(
-            "--url needs --upstream-port: the port of 127.0.0.1 that the gateway takes for its engine."
-        )
+    _check_target(start, url, upstream_port)
     fields = tuple(_field(header) for header in flags["headers"])
     return Plan(
         start or "",
@@ -104,6 +102,23 @@ def _plan(start: str | None, url: str | None, upstream_port: int | None, **flags
         beside=flags["beside"],
         log=flags["log"],
     )
+
+
+def _check_target(start: str | None, url: str | None, upstream_port: int | None) -> None:
+    """Refuse now what would only be found by waiting in vain: the ports are others with each run."""
+    if (start is None) == (url is None):
+        raise click.UsageError("Name a gateway: either --start COMMAND, or --url URL with --upstream-port N.")
+    if url is not None and upstream_port is None:
+        raise click.UsageError(
+            "--url needs --upstream-port: the port of 127.0.0.1 that the gateway takes for its engine."
+        )
+    if start is not None and "{port}" not in start:
+        raise click.UsageError("--start needs {port} in COMMAND, where the gateway is told which port to listen on.")
+    if start is not None and "{upstream}" not in start and upstream_port is None:
+        raise click.UsageError(
+            "--start needs {upstream} in COMMAND, where the gateway is told its engine's URL; "
+            "where a file tells it that, give the URL's port as --upstream-port N."
+        )
 
 
 def _run(plan: Plan, only: str, verbose: bool, junit: Path | None, json_file: Path | None) -> int:
