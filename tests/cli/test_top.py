@@ -35,6 +35,7 @@ def seen(at_s: float = 10.0, events: int = 0, **gauges: Any) -> dict[str, Any]:
             "version": "1.2",
             "is_ready": True,
             "streams": {"live": 9, "opening": 1},
+            "queued": 4,
             "arena_blocks": 100,
             "arena_blocks_free": 75,
             "arena_bytes": 2 << 30,
@@ -65,7 +66,8 @@ def test_once_prints_one_picture(run: Run, planned: AdminStandIn) -> None:
     assert ["e", "up", "9", "10", "0", "0", "-", "-"] in lines
     assert ["ill", "breaker", "open", *"000", "0", "50%", "3", "5", "upstream_reset"] in lines
     assert ["acme", "8", "20"] in lines and ["idle", "0", "5"] in lines
-    assert "9 live, 1 opening, 0 ended" in result.output and "25% of 2.0 GiB" in result.output
+    assert "9 live, 1 opening, 0 ended streams; 4 queued, 0 readers" in result.output
+    assert "25% of 2.0 GiB" in result.output
     assert len(planned.requests) == 1
 
 

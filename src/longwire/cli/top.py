@@ -176,7 +176,7 @@ def headlines(look: Look) -> Iterator[str]:
     streams, rates, arena, ttft_ms = look["streams"], look["rates"], look["arena"], look["ttft_ms"]
     yield (
         f"longwire {look['version']}: {streams['live']} live, {streams['opening']} opening, {streams['ended']} ended streams; "
-        f"{look['readers']} readers, {look['connections']} connections"
+        f"{look['queued']} queued, {look['readers']} readers, {look['connections']} connections"
     )
     yield (
         f"{shown(rates['streams_per_s'])} streams/s, {shown(rates['events_per_s'])} events/s, "
