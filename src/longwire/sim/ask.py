@@ -39,6 +39,13 @@ KNOWN_FIELDS = frozenset({
 })  # fmt: skip
 """Fields of the APIs; every other one is echoed in whole answers."""
 
+ONLY_IN_REQUESTS: Mapping[str, str] = {
+    "stamp": "Each content event says in `sim_ns` when it was made, in nanoseconds of its machine's monotonic clock.",
+    "fault": "What goes wrong with this answer: a name or NAME=ARG, several in a list or with commas between. The server's own "
+    "faults do not befall it then.",
+}
+"""Fields of the body's ``sim`` that are no flags, or more than those; the others (:class:`Overrides`) are and mean the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
