@@ -9,6 +9,7 @@ import pytest
 from longwire.engines.transport import UpstreamConnection
 from longwire.wire.chunked import encode_chunk
 from longwire.wire.framer import LONGEST_WHOLE, is_whole_frame
+from longwire.words.reasons import CloseReason
 
 MARK = b'"finish_reason":null'
 EVENT = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
@@ -55,9 +56,12 @@ class Blocks:
         self.connection._chain = cast(Any, self)
         self.connection.transport = cast(Any, self)
         self.pauses = 0
+        self.failed: list[CloseReason] = []
+        self.is_lost = False
         self.connection.splice(lambda frame: self.written.append(bytes(frame)), MARK)
 
-    def lost(self, connection: UpstreamConnection) -> None: ...
+    def lost(self, connection: UpstreamConnection) -> None:
+        self.is_lost = True
 
     @property
     def sink(self) -> Any:
@@ -85,6 +89,9 @@ class Blocks:
 
     def ended(self, error: Exception | None) -> None:
         self.long_way += b"|end"
+
+    def fail(self, reason: CloseReason, message: str) -> None:
+        self.failed.append(reason)
 
     def pause_reading(self) -> None:
         self.pauses += 1
@@ -170,3 +177,33 @@ def test_a_frame_that_is_too_long_for_the_short_way_is_so_over_two_blocks_as_wel
     blocks = Blocks(at)
     blocks.arrive(frame)
     assert (blocks.written, blocks.long_way) == ([], frame)
+
+
+def raises(*_: object) -> None:
+    raise LookupError("a fault of ours")
+
+
+@pytest.mark.parametrize("broken", ["settle_soon", "filled", "unsplice", "pause_reading"])
+def test_a_fault_where_a_frame_begins_ends_that_answer_and_is_not_left_to_the_loop(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop would break the connection, and the engine would be blamed for a reset."""
+    blocks = Blocks(10, ready=False)
+    monkeypatch.setattr(blocks, broken, raises)
+    blocks.arrive(FRAME[:10])
+    assert blocks.failed == [CloseReason.INTERNAL_ERROR] and caplog.messages == ["exchange_fault"]
+
+
+@pytest.mark.parametrize("at", [None, 10])
+def test_a_fault_of_the_readers_transport_ends_that_answer(at: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    blocks = Blocks(at or 2 * len(FRAME))
+    blocks.connection.splice(raises, MARK)
+    blocks.arrive(FRAME)
+    assert blocks.failed == [CloseReason.INTERNAL_ERROR] and caplog.messages == ["exchange_fault"]
+
+
+def test_a_fault_when_the_short_way_closes_at_the_end_loses_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = Blocks(100)
+    monkeypatch.setattr(blocks, "unsplice", raises)
+    blocks.connection.connection_lost(None)
+    assert blocks.failed == [CloseReason.INTERNAL_ERROR] and blocks.is_lost

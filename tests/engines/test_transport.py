@@ -159,3 +159,26 @@ async def test_its_state_can_be_read() -> None:
         client.close()
         await until(lambda: connection.is_closed, "it is closed")
         assert "closed" in repr(connection)
+
+
+async def test_a_fault_of_ours_on_the_short_way_is_told_as_ours_and_felt_by_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Left to the loop it would break the connection, and the answer would say that the engine had."""
+    begin_frame = UpstreamConnection._begin_frame
+    broken: list[UpstreamConnection] = []
+
+    def breaks(connection: UpstreamConnection, chain: Any, data: bytes) -> bool:
+        if connection in broken or not broken:
+            broken.append(connection)
+            raise LookupError
+        return begin_frame(connection, chain, data)
+
+    monkeypatch.setattr(UpstreamConnection, "_begin_frame", breaks)
+    async with open_house(arena_bytes=16 << 20) as house:
+        answers = await asyncio.gather(*(house.ask(chat(tokens=2000)) for _ in range(2)))
+        whole, cut = sorted(answers, key=lambda answer: len(answer.pieces), reverse=True)
+        error = cut.in_band_error
+        assert error is not None and error["code"] == "internal_error" and len(broken) == 1
+        assert whole.in_band_error is None and whole.is_marked_done
+        await house.check_ending(cut.stream_id, Reason.INTERNAL_ERROR)

@@ -208,28 +208,36 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return _SCRATCH if chain is None else chain.rest
 
     def buffer_updated(self, nbytes: int) -> None:
-        write = self._write_on
-        if write is not None and (chain := self._chain) is not None:
-            # The hot path, once per event: five searches in C show that the read is one whole frame (as framer.is_whole_frame
-            # does, written out to save the call) with an ordinary delta in it, and it goes on. What is written is the copy that
-            # was searched: the transport takes bytes as they are, and views only after two more calls.
-            rest = chain.rest
-            data = rest[:nbytes].tobytes()
-            if (
-                nbytes < LONGEST_WHOLE
-                and self._mark in data
-                and data.startswith(WHOLE_STARTS[nbytes])
-                and data.endswith(b"\n\n\r\n")
-                and data.find(b"\n", 6) == nbytes - 4
-                and data.find(b"\r", 6) == nbytes - 2
-                and nbytes < len(rest)
-            ):
-                chain.rest = rest[nbytes:]
-                write(data)
-                return
-            if nbytes == len(rest) and self._begin_frame(chain, data):
-                return
-        self._receive(nbytes)
+        try:  # as _guarded does, which would be a call per event; this costs nothing until something is raised
+            write = self._write_on
+            if write is not None and (chain := self._chain) is not None:
+                # The hot path, once per event: five searches in C show that the read is one whole frame (as
+                # framer.is_whole_frame does, written out to save the call) with an ordinary delta in it, and it goes on. What
+                # is written is the copy that was searched: the transport takes bytes as they are, and views only after two
+                # more calls.
+                rest = chain.rest
+                data = rest[:nbytes].tobytes()
+                if (
+                    nbytes < LONGEST_WHOLE
+                    and self._mark in data
+                    and data.startswith(WHOLE_STARTS[nbytes])
+                    and data.endswith(b"\n\n\r\n")
+                    and data.find(b"\n", 6) == nbytes - 4
+                    and data.find(b"\r", 6) == nbytes - 2
+                    and nbytes < len(rest)
+                ):
+                    chain.rest = rest[nbytes:]
+                    write(data)
+                    return
+                if nbytes == len(rest) and self._begin_frame(chain, data):
+                    return
+            self._receive(nbytes)
+        except Exception:
+            log.exception("exchange_fault")
+            if self.exchange is not None:
+                self._fail(self.exchange)
+            else:
+                self.close()
 
     def _begin_frame(self, chain: Store, data: bytes) -> bool:
         """The block is full, and in mid-frame: as nothing says anything else, hold its beginning until its rest has come. One
@@ -302,19 +310,26 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if self._chain is None:
             exchange.abandon()
             return
+        self._guarded(exchange, self._end, exchange, error)
+
+    def _end(self, exchange: Exchange, error: Exception | None) -> None:
         if self._write is not None:
             exchange.sink.unsplice()
-        self._guarded(exchange, exchange.ended, error)
+        exchange.ended(error)
 
-    @staticmethod
-    def _guarded(exchange: Exchange, work: Callable[..., None], *arguments: object) -> None:
-        """The root of all that an engine's bytes can cause. A fault of ours in one answer ends that answer with its reason,
-        and no other stream hears of it."""
+    def _guarded(self, exchange: Exchange, work: Callable[..., None], *arguments: object) -> None:
+        """The root of all that an engine's bytes can cause in an exchange, which may have let the connection go by then."""
         try:
             work(*arguments)
         except Exception:
             log.exception("exchange_fault")
-            exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
+            self._fail(exchange)
+
+    @staticmethod
+    def _fail(exchange: Exchange) -> None:
+        """A fault of ours in one answer ends that answer with its reason, and no other stream hears of it. Left to the loop it
+        would break the connection, and the engine would be blamed."""
+        exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
 
     def _receive_stray(self, nbytes: int) -> None:
         """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step
