@@ -151,7 +151,7 @@ class AdoptedConnection(ClientConnection):
         if reading.was_shut:  # all was said, and only what the client may still send was waited for
             self._wait(Phase.CLOSING, LINGER_S)
             return
-        read, written = bytes_read(reading, fin_noted=bool(row.eof)), bytes_written(reading, connected=False)
+        read, written = bytes_read(reading), bytes_written(reading, connected=False)
         self.read_bytes, self.written_bytes, self.keep_alive = read, row.written_base, bool(row.keep_alive)
         if row.input_block:
             stored = (row.input_block, read - row.read_base)

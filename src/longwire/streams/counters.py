@@ -50,21 +50,17 @@ class Reading(NamedTuple):
         return self.state in _FIN_SENT
 
 
-def bytes_read(reading: Reading, *, fin_noted: bool = False) -> int:
-    """Bytes that were taken out of the socket since the connection was made.
-
-    ``fin_noted``: the row says that a FIN was received, for states in which the kernel no longer shows it.
-    """
-    fin = reading.state in _FIN_RECEIVED or fin_noted
-    return reading.received - reading.unread - fin
+def bytes_read(reading: Reading) -> int:
+    """Bytes that were taken out of the socket since the connection was made."""
+    return reading.received - reading.unread - (reading.state in _FIN_RECEIVED)
 
 
-def bytes_written(reading: Reading, *, connected: bool, was_shut: bool = False) -> int:
+def bytes_written(reading: Reading, *, connected: bool) -> int:
     """Bytes that were put into the socket since the connection was made, whether acknowledged or not.
 
-    ``connected``: we had connected (and our SYN counts), not accepted. ``was_shut``: we had sent our FIN.
+    ``connected``: we had connected (and our SYN counts), not accepted. A FIN of ours (:attr:`Reading.was_shut`) counts.
     """
-    return reading.acked + reading.unacked - connected - was_shut
+    return reading.acked + reading.unacked - connected
 
 
 def take_reading(sock: socket.socket) -> Reading:

@@ -275,7 +275,7 @@ class ConnectionRow(NamedTuple):
     input_block: int
     keep_alive: int
     eof: int
-    """1 once a FIN was received: the kernel counts it as a byte."""
+    """Always 0, and read by nobody: the connection's state tells of a FIN. The byte is there as long as this layout is."""
     head: bytes
     """The response head (or the whole short response) as it is sent."""
 
