@@ -82,7 +82,7 @@ def test_every_scalar_setting_is_a_flag_of_serve(run: Run, calls: Calls) -> None
 
 def test_the_short_help_of_serve_leaves_the_rest_to_the_reference(run: Run) -> None:
     help = run("serve", "--help").output
-    assert "--state-dir" in help
+    assert "--state-dir" in help and "--shards" in help
     assert "--heartbeat-s" not in help
     assert "longwire config reference" in help
 

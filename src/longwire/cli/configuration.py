@@ -24,7 +24,7 @@ DEFAULT_FILE = Path("longwire.toml")
 MAX_FILE_BYTES = 1 << 20
 """A settings file is a page or two; anything larger is the wrong file."""
 
-MAIN_FLAGS = ("host", "port", "admin_port", "state_dir", "allow_anonymous", "log_level")
+MAIN_FLAGS = ("host", "port", "admin_port", "shards", "state_dir", "allow_anonymous", "log_level")
 ENGINE_HELP = (
     "An OpenAI-compatible server: URL or NAME=URL, or the words local (the embedded model) or sim; may be repeated."
 )
