@@ -22,7 +22,7 @@ model=$(ask "$url/v1/models" | sed -n 's/.*"data": *\[ *{ *[^}]*"id": *"\([^"]*\
 # grace: the generation goes on for 30 s while nobody reads. head leaves after a few events, and curl with it.
 ask "$url/v1/chat/completions" -D "$folder/head" \
     -H 'Content-Type: application/json' -H 'Longwire-On-Disconnect: grace=30' \
-    -d "{\"model\": \"$model\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" 2>/dev/null |
+    -d "{\"model\": \"$model\", \"stream\": true, \"max_tokens\": 200, \"messages\": [{\"role\": \"user\", \"content\": \"$question\"}]}" 2>/dev/null |
     grep --line-buffered '^data:' | head -n "$events" | tee "$folder/first"
 stream=$(sed -n 's/^[Ll]ocation: *//p' "$folder/head" | tr -d '\r')
 [ -n "$stream" ] || fail "The gateway started no stream: $(cat "$folder/head")"

@@ -19,7 +19,10 @@ client = OpenAI(
 question = " ".join(sys.argv[1:]) or "Say hello in one sentence."
 model = client.models.list().data[0].id
 
-for event in client.chat.completions.create(model=model, messages=[{"role": "user", "content": question}], stream=True):
+messages = [{"role": "user", "content": question}]
+
+# A bound, for a small model may talk for ever.
+for event in client.chat.completions.create(model=model, messages=messages, stream=True, max_tokens=200):
     if event.choices:
         print(event.choices[0].delta.content or "", end="", flush=True)
 print()

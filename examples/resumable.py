@@ -23,7 +23,10 @@ client = resumable(
 question = " ".join(sys.argv[1:]) or "Tell me a long story about a lighthouse."
 model = client.models.list().data[0].id
 
-stream = client.chat.completions.create(model=model, messages=[{"role": "user", "content": question}], stream=True)
+messages = [{"role": "user", "content": question}]
+
+# A bound, for a small model may talk for ever.
+stream = client.chat.completions.create(model=model, messages=messages, stream=True, max_tokens=400)
 for event in stream:
     if event.choices:
         print(event.choices[0].delta.content or "", end="", flush=True)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,10 +50,18 @@ class Gateway:
         places = re.compile(r"(?:listening|admin) on (http://\S+)\s")
         until(lambda: len(places.findall(self.out.read_text())) == 2, "it serves, and says where")
         self.url, self.admin = places.findall(self.out.read_text())
+        until(self.is_ready, "every shard has reached the engine")
 
     @property
     def program(self) -> bytes:
         return Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(urllib.request.urlopen(f"{self.admin}/readyz", timeout=10).status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
 
     def shards(self) -> list[dict[str, Any]]:
         with urllib.request.urlopen(f"{self.admin}/v1/shards", timeout=10) as response:

@@ -21,8 +21,12 @@ ENTRIES = [Entry("hot", data_block(b"%d" % number)) for number in range(3)]
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """What happens inside leaves nothing behind that only the collector finds."""
+    """What happens inside leaves nothing behind that only the collector finds.
+
+    What lived before is frozen: what other tests left may become garbage now (a traceback is let go), and is not ours.
+    """
     gc.collect()
+    gc.freeze()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -33,6 +37,7 @@ def no_garbage() -> Iterator[None]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
 
 
