@@ -20,7 +20,9 @@ from .wire import Wire
 if TYPE_CHECKING:
     from .load import Load
 
-SMALL_WINDOW = 4096
+SMALL_WINDOW = 32 * 1024
+"""Much less than an answer. With a buffer of a few KiB Linux now and then opens the window by so little that the sender waits
+for its persist timer each time (RFC 9293 3.8.6.2.1): 2 KB every 200 ms, whoever the sender is, and an answer takes a minute."""
 LARGE_BODY = 300_000
 """Above the size that a shard reads in another process (256 KiB)."""
 
