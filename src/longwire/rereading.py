@@ -56,9 +56,7 @@ def read_run(exchange: Exchange, sink: RebuildSink | TailSink, stop: int) -> Non
     mark = exchange.watch.plain_mark
     if mark is None:
         return
-    for length in plain_run(data[first:], mark):
-        sink.append_framed(chain.end, length)
-        chain.filled(length)
+    sink.append_run(plain_run(data[first:], mark))
     sink.publish(-1)
 
 

@@ -335,6 +335,21 @@ def test_blocks_are_given_back_once(arena: Arena) -> None:
     assert arena.free_blocks == arena.blocks
 
 
+@pytest.mark.parametrize("use", [Use.RECORDS, Use.REQUEST])
+def test_what_a_dead_process_left_behind_a_chain_s_end_is_in_no_later_one(arena: Arena, use: Use) -> None:
+    told = BLOCK_BYTES + 100
+    dead = Chain.holding(arena, use, b"x" * (3 * BLOCK_BYTES))
+    heir = Arena.attach(os.dup(arena.fd))
+    heir.claim([dead.first])
+    chain = Chain(heir, use, stored=(dead.first, told))
+    assert chain.read(0, told) == b"x" * told
+    chain.give()
+    while heir.available(use, more=True):
+        start = heir.position(heir.take(use, after=1))
+        assert not any(heir.view[start : start + BLOCK_BYTES])
+    heir.close()
+
+
 def test_the_account_names_each_use(arena: Arena) -> None:
     chains = [Chain(arena, use) for use in Use]
     assert arena.statistics() == {

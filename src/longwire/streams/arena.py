@@ -227,6 +227,11 @@ class Arena:
         base = self.position(block)
         self.view[base + start : base + stop] = _ZEROS[: stop - start]
 
+    def wipe_later(self, blocks: Iterable[int]) -> None:
+        """Something may lie in these behind what their chain holds: it is wiped before they are taken again. To do it now would
+        touch every page of a thousand blocks in the pause of an adoption."""
+        self._unwiped.update(blocks)
+
     def when_free(self, call: Callable[[], None]) -> None:
         """Call once when blocks have become free. The call may find them taken again and must then ask anew."""
         self._waiting.append(call)

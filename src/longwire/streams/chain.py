@@ -178,10 +178,7 @@ class Chain:
         surplus = self.blocks[need:]
         del self.blocks[need:]
         self._arena.links[self.blocks[-1]] = NO_BLOCK
-        if len(self.blocks) == need:
-            self._arena.wipe(self.blocks[-1], end % BLOCK_BYTES, BLOCK_BYTES)
-        for block in surplus:
-            self._arena.wipe(block, 0, BLOCK_BYTES)
+        self._arena.wipe_later([self.blocks[-1], *surplus])
         self._arena.give(surplus, self.use)
 
     def _wipe_from(self, start: int) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
@@ -163,6 +163,14 @@ class Log:
     def append_framed(self, start: int, length: int) -> None:
         """An event whose bytes at ``start`` are one canonical HTTP chunk already."""
         self.entries.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
+
+    def append_run(self, start: int, lengths: Iterable[int]) -> None:
+        """Framed events one behind the other: :meth:`append_framed` for each."""
+        words = array("Q")
+        for length in lengths:
+            words.append(start << START_SHIFT | length << KIND_BITS | FRAMED)
+            start += length
+        self.entries.frombytes(words.tobytes())
 
     def append_span(self, start: int, end: int) -> tuple[int, int]:
         """Framed events from ``start`` to ``end`` of the upstream's bytes, one behind the other; the last may not be whole yet.

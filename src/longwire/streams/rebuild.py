@@ -83,6 +83,16 @@ class RebuildSink:
         self.insert_ours()
         self._log.append_framed(start, length)
 
+    def append_run(self, lengths: list[int]) -> None:
+        """Frames one behind the other, from the chain's end on."""
+        if self._left:
+            for length in lengths:
+                self.append_framed(self.chain.end, length)
+                self.chain.filled(length)
+            return
+        self._log.append_run(self.chain.end, lengths)
+        self.chain.filled(sum(lengths))
+
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         self.insert_ours()
         self.has_comments = self.has_comments or silent
@@ -131,6 +141,12 @@ class TailSink:
     def append_framed(self, start: int, length: int) -> None:
         self.entries.append(pack(start, length, FRAMED))
         self.end = start + length
+
+    def append_run(self, lengths: list[int]) -> None:
+        """Frames one behind the other, from the chain's end on."""
+        for length in lengths:
+            self.append_framed(self.chain.end, length)
+            self.chain.filled(length)
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
         self.entries.append(pack(start, length, SILENT if silent else 0))
