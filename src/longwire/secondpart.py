@@ -216,7 +216,7 @@ class SecondPart:
     def append_record(self, block: bytes, silent: bool = False) -> None:
         self._append(block, silent)
 
-    def publish(self, checkpoint: int) -> None:
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
         """No place in the engine's bytes is one to begin anew at: they are not kept."""
         self.stream.publish(-1)
 

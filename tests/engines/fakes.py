@@ -65,7 +65,7 @@ class MemorySink:
     def append_record(self, block: bytes, silent: bool = False) -> None:
         self.entries.append(Entry(block, silent))
 
-    def publish(self, checkpoint: int) -> None:
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
         self.published = len(self.entries)
         self.checkpoints.append(checkpoint)
 

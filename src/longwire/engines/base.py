@@ -58,7 +58,8 @@ class Sink(Protocol):
 
     def append_record(self, block: bytes, silent: bool = False) -> None: ...
 
-    def publish(self, checkpoint: int) -> None: ...
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
+        """``is_last``: the end follows at once, and readers may have both together."""
 
     def note_first_byte(self) -> None: ...
 

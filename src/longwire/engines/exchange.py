@@ -287,11 +287,11 @@ class Exchange:
         else:
             self.sink.append_plain(event.start, event.length, event.silent)
 
-    def _publish(self, checkpoint: int) -> None:
+    def _publish(self, checkpoint: int, *, is_last: bool = False) -> None:
         if self.watch.saw_token():
             self.sink.note_first_token()
         if self._sent_any:
-            self.sink.publish(checkpoint if self.watch.is_fresh() else -1)
+            self.sink.publish(checkpoint if self.watch.is_fresh() else -1, is_last=is_last)
 
     def _end_at_marker(self, marker: Found) -> None:
         """The end marker has come. It is passed on only if the answer is whole: an end that lies is worse than an error."""
@@ -299,7 +299,7 @@ class Exchange:
         if reason.is_success:
             self._open()
             self._pass(marker)
-        self._publish(-1)
+        self._publish(-1, is_last=reason.is_success)
         self._finish_events(reason)
 
     def _end_events(self, ended_cleanly: bool) -> None:
@@ -317,7 +317,7 @@ class Exchange:
             self.sink.append_record(DONE_BLOCK)
             self.watch.tokenless += 1
             self._sent_any = True
-        self._publish(-1)
+        self._publish(-1, is_last=reason.is_success)
         self._finish_events(reason)
 
     def _finish_events(self, reason: CloseReason) -> None:

@@ -110,7 +110,7 @@ class RebuildSink:
         while self._left and self._left[-1].place == len(self._log.entries) and not self._left[-1].from_upstream:
             self._log.append_recorded(self._left.pop())
 
-    def publish(self, checkpoint: int) -> None:
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
         self.insert_ours()
         self._on_entries()
 
@@ -155,7 +155,7 @@ class TailSink:
     def append_record(self, block: bytes, silent: bool = False) -> None:
         self.is_plain = False
 
-    def publish(self, checkpoint: int) -> None: ...
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None: ...
 
     def note_first_byte(self) -> None: ...
 

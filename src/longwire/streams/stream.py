@@ -219,8 +219,9 @@ class Stream:
         """Nothing of an engine's is in it: heartbeats at most."""
         return not self.log.missing_below and all(entry & RECORD and entry & SILENT for entry in self.log.entries)
 
-    def publish(self, checkpoint: int) -> None:
-        """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1."""
+    def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
+        """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1. ``is_last``:
+        :meth:`end` follows at once and lets them have it together with the end, in one write."""
         state = self.state
         if state is State.ENDED:
             return
@@ -235,7 +236,8 @@ class Stream:
             self._move_to(State.LIVE)
         self.note_gap()
         self._knows_gap = True
-        self._deliver(count)
+        if not is_last:
+            self._deliver(count)
 
     def note_gap(self) -> None:
         """An event has come just now."""
