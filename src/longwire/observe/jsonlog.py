@@ -16,6 +16,7 @@ import re
 import sys
 import traceback
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, TextIO
 
@@ -84,17 +85,25 @@ class JsonFormatter(logging.Formatter):
         shown["logger"] = record.name
         if record.exc_info and record.exc_info[1] is not None:
             shown["exception"] = describe_exception(record.exc_info[1])
-        return redact(json.dumps(shown, separators=(",", ":"), default=_refuse))
+        return redact(_encode(shown))
 
 
 def _timestamp(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    """What all lines of one second have in common."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _refuse(value: object) -> str:
     """For what JSON does not know: its type. A ``repr`` could hold anything."""
     return f"<{type(value).__name__}>"
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=_refuse).encode
 
 
 class JsonHandler(logging.StreamHandler[TextIO]):
@@ -111,6 +120,9 @@ def configure_logging(level: str, stream: TextIO | None = None) -> None:
 
     Calling it again replaces what the last call did.
     """
+    # No line shows where in the code it was written, or by which thread: looking for that takes longer than the line itself.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, JsonHandler):

@@ -13,9 +13,7 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..words.reasons import CloseReason
 from .jsonlog import OUR_LOGGER, configure_logging
@@ -33,8 +31,7 @@ MAX_REQUEST_ID_CHARS: Final = 128
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9._:/=+@-]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamEnd:
+class StreamEnd(NamedTuple):
     """What is known of a stream when it ends. Times are milliseconds since its opening; None: it never came to that."""
 
     stream_id: bytes
@@ -85,27 +82,29 @@ class StreamLog:
         self._lines += 1
         level = _level_of(end.close_reason)
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "stream_end", extra={"fields": dict(self._fields(end))})
+            self._logger.log(level, "stream_end", extra={"fields": self._fields(end)})
 
-    def _fields(self, end: StreamEnd) -> Iterable[tuple[str, object]]:
-        yield "stream", self.hash_id(end.stream_id)
-        yield "tenant", end.tenant
-        yield "model", end.model
-        yield "engine", end.engine
-        yield "close_reason", end.close_reason.value
-        yield "status", end.status
-        yield "events", end.events
-        yield "bytes", end.bytes
-        yield "prompt_tokens", end.prompt_tokens
-        yield "completion_tokens", end.completion_tokens
-        yield "tokens_estimated", end.tokens_estimated
-        yield "ttfb_ms", _rounded(end.ttfb_ms)
-        yield "ttft_ms", _rounded(end.ttft_ms)
-        yield "total_ms", _rounded(end.total_ms)
-        yield "readers", end.readers
-        yield "resumes", end.resumes
-        yield "prompt_hash", end.prompt_hash
-        yield "request_id", sanitise_request_id(end.request_id)
+    def _fields(self, end: StreamEnd) -> dict[str, object]:
+        return {
+            "stream": self.hash_id(end.stream_id),
+            "tenant": end.tenant,
+            "model": end.model,
+            "engine": end.engine,
+            "close_reason": end.close_reason.value,
+            "status": end.status,
+            "events": end.events,
+            "bytes": end.bytes,
+            "prompt_tokens": end.prompt_tokens,
+            "completion_tokens": end.completion_tokens,
+            "tokens_estimated": end.tokens_estimated,
+            "ttfb_ms": _rounded(end.ttfb_ms),
+            "ttft_ms": _rounded(end.ttft_ms),
+            "total_ms": _rounded(end.total_ms),
+            "readers": end.readers,
+            "resumes": end.resumes,
+            "prompt_hash": end.prompt_hash,
+            "request_id": sanitise_request_id(end.request_id),
+        }
 
     def statistics(self) -> dict[str, int]:
         """How many streams have ended."""
