@@ -109,6 +109,9 @@ def bound_of_answer(fields: dict[str, Any]) -> int:
     return int(min(max((0, *numbers)), MAX_ANSWER_TOKENS))
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def encode_json(value: dict[str, Any]) -> bytes:
     """The canonical encoding that goes on to engines.
 
@@ -116,7 +119,7 @@ def encode_json(value: dict[str, Any]) -> bytes:
         BadJson: the value holds a lone surrogate, which no UTF-8 can carry.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        return _encode(value).encode("utf-8")
     except UnicodeEncodeError as exc:
         raise BadJson("A string in the body holds half of a surrogate pair.") from exc
     except RecursionError as exc:

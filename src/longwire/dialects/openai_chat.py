@@ -31,6 +31,8 @@ MAX_BEGINNING_MESSAGES = 4
 MAX_BEGINNING_CHARS = 1024
 """Of each message before the first of the user, and of that: enough to tell conversations apart, and cheap for any length."""
 
+_WITH_USAGE = b',"stream_options":{"include_usage":true}}'
+
 DONE_BLOCK = b"data: [DONE]\n\n"
 
 
@@ -65,8 +67,11 @@ def read_request(body: bytes) -> Ask:
         return Ask(model, False, choices, plain, None, False, *tokens)
     if _asks_for_usage(fields):
         return Ask(model, True, finishes, plain, None, False, *tokens)
-    options = fields.get("stream_options") or {}
-    with_usage = encode_json({**fields, "stream_options": {**options, "include_usage": True}})
+    if "stream_options" in fields:
+        options = fields["stream_options"] or {}
+        with_usage = encode_json({**fields, "stream_options": {**options, "include_usage": True}})
+    else:  # the same, and a long prompt is not encoded twice
+        with_usage = plain[:-1] + _WITH_USAGE
     return Ask(model, True, finishes, with_usage, plain, True, *tokens)
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from ..observe.instruments import Instruments
 from ..wire.http1 import Headers, encode_request_head
@@ -39,8 +39,7 @@ REFUSAL_BODY_S = 5.0
 _RETRY_WITHOUT_OPTIONS_STATUS = (400, 422)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What is to be asked of an engine. ``plain_body`` is the body without what the gateway added, where it added something.
 
     Bodies are dropped as soon as they are not needed any more: the one that was sent lies in the sink, which counts it.
@@ -290,7 +289,7 @@ class Call:
         if self._was_refused:
             # Only now: a request that is refused either way says nothing of the options, whatever its refusal quotes.
             self.upstream.refuses_stream_options = True
-        self.order = replace(self.order, headers=[], plain_body=None)
+        self.order = self.order._replace(headers=[], plain_body=None)
 
     def refusing(self) -> None:
         self._cancel_deadline()
@@ -324,7 +323,7 @@ class Call:
 
     def _store_request(self) -> None:
         self.sink.store_request(self.order.encode(self.upstream, is_plain=self._used_plain_body))
-        self.order = replace(self.order, body=b"")
+        self.order = self.order._replace(body=b"")
 
     def _retry(self) -> None:
         """Once more, over a connection that is certainly fresh. Nothing has reached the client, and no token was generated."""

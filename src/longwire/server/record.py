@@ -49,11 +49,12 @@ class Answered(NamedTuple):
 class ConnectionRecord:
     """Writes one connection's row. Without a row (the table was full) the connection is not adopted, and nothing is written."""
 
-    __slots__ = ("_row", "_table", "answered", "word", "words")
+    __slots__ = ("_fd", "_row", "_table", "answered", "word", "words")
 
     def __init__(self, table: Table, row: int | None) -> None:
         self._table = table
         self._row = row
+        self._fd: int | None = None
         self.words = table.words
         self.word = table.word_index(row if row is not None else table.rows)
         self.answered = Answered()
@@ -86,9 +87,11 @@ class ConnectionRecord:
             return
         chain = connection.input_chain
         answered = self.answered
+        if fd is None and (fd := self._fd) is None:
+            fd = self._fd = fd_of(connection.transport)
         row = ConnectionRow(
             owner=connection.listener.place.incarnation,
-            fd=fd_of(connection.transport) if fd is None else fd,
+            fd=fd,
             serial=connection.serial,
             phase=connection.phase,
             stream=answered.stream,

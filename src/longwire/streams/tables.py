@@ -141,18 +141,19 @@ class Table:
 
     def write(self, row: int, payload: bytes) -> None:
         """Store the payload in the older slot, its generation last."""
-        base = row * self._stride + 8 * WORDS
-        newest, generation = self._newest(base)
-        slot = base + (0 if newest else self._slot_bytes)
-        body = struct.pack("<I", len(payload)) + payload
         if len(payload) > self._slot_bytes - _SLOT_HEADER.size:
             raise ValueError(f"{len(payload)} bytes do not fit into a row of {self.name}")
-        self.words[slot // 8] = 0
+        words, slot = self.words, row * self._stride + 8 * WORDS
+        first, second = words[slot // 8], words[(slot + self._slot_bytes) // 8]
+        generation = max(first, second) + 1
+        if first > second:
+            slot += self._slot_bytes
+        body = len(payload).to_bytes(4, "little") + payload
+        words[slot // 8] = 0
         reach("in_row")
-        self._view[slot + 12 : slot + 12 + len(body)] = body
-        crc = zlib.crc32(body, generation + 1 & 0xFFFFFFFF)
-        self._view[slot + 8 : slot + 12] = crc.to_bytes(4, "little")
-        self.words[slot // 8] = generation + 1
+        body = zlib.crc32(body, generation & 0xFFFFFFFF).to_bytes(4, "little") + body
+        self._view[slot + 8 : slot + 8 + len(body)] = body
+        words[slot // 8] = generation
 
     def read(self, row: int) -> bytes | None:
         """The payload of the newest valid slot; None where there is none or the row was given back."""
@@ -177,11 +178,6 @@ class Table:
         if zlib.crc32(body, generation & 0xFFFFFFFF) != crc or self.words[slot // 8] != generation:
             return None
         return body[4:]
-
-    def _newest(self, base: int) -> tuple[int, int]:
-        """``(slot, generation)`` of the slot that was written last."""
-        first, second = self.words[base // 8], self.words[(base + self._slot_bytes) // 8]
-        return (0, first) if first > second else (1, second)
 
     def statistics(self) -> dict[str, int]:
         """``rows`` in all and ``used``."""
