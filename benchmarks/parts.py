@@ -97,6 +97,13 @@ PARTS = (
     Part("d", "d", "Channels: 10,000 readers over 100 streams", "channels.py"),
     Part("e", "e", "50,000 held connections over several shards", "held.py"),
     Part("f", "f", "Soak: 500 streams of 8,192 tokens, a tenth of them cut and resumed", "soak.py"),
+    Part(
+        "doors",
+        "doors",
+        "Doors: server-sent events and HTTP chunks, straight and behind nginx",
+        "doors.py",
+        targets=("longwire", "nginx"),
+    ),
     Part("inside", "inside", "Inside: the log, a stream's state, the loop's longest pause", "inside.py"),
 )
 KEYS = tuple(dict.fromkeys(part.key for part in PARTS))

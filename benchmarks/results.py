@@ -12,6 +12,7 @@ from math import isnan
 from statistics import median
 from typing import Any
 
+import door_figures
 from converted import CPU, SLOWEST, SUBJECT, convert, values
 from parts import PARTS, PYTHON, Part
 from work import INVALID, Round
@@ -24,6 +25,7 @@ MANY_FIGURES = 9
 MAX_REMARKS, MAX_REMARK_CHARS = 20, 300
 """Of one part on the page; the file has all."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_WHAT_THE_MARK_SAYS = "\n† No run of it is valid, and the remarks below say why: not to be cited."
 VERDICTS = {True: "reached", False: "**not reached**", None: "not measured"}
 
 OPENING = """\
@@ -131,7 +133,8 @@ def _section(part: Part, kept: Kept | None) -> Iterator[str]:
     silent = dict.fromkeys(kept.get("versions") or {}, "gave no figures: see below")
     missing = {**(kept.get("missing") or {}), **part.elsewhere, **silent}
     if told["rounds"]:
-        yield from _figures(told["rounds"], missing)
+        figures = _door_figures if part.name == "doors" else _figures
+        yield from figures(told["rounds"], missing)
     remarks = [*told.get("remarks", ()), *(kept.get("said") or ())]
     if remarks:
         yield ""
@@ -148,7 +151,7 @@ def _figures(rounds: Sequence[Round], missing: Mapping[str, str]) -> Iterator[st
     fullest = max((list(found) for each in rounds for found in each.values()), key=len, default=[])
     figures = [name for name in [*fullest, *(each for each in figures if each not in fullest)] if name != INVALID]
     heads = [name + _mark(rounds, name) for name in targets]
-    yield f"{len(rounds)} {'rounds, targets in turn' if len(rounds) > 1 else 'round'}.\n"
+    yield _how_often(rounds)
     if len(figures) < MANY_FIGURES or len(targets) > len(figures):
         rows = [
             [head, *(cell(rounds, name, each) for each in figures)] for head, name in zip(heads, targets, strict=True)
@@ -159,7 +162,41 @@ def _figures(rounds: Sequence[Round], missing: Mapping[str, str]) -> Iterator[st
         yield from _table(["", *heads], [[each, *(cell(rounds, name, each) for name in targets)] for each in figures])
         yield from (f"\n{name}: {_one_line(why)}" for name, why in missing.items() if name not in targets)
     if any("†" in head for head in heads):
-        yield "\n† No run of it is valid, and the remarks below say why: not to be cited."
+        yield _WHAT_THE_MARK_SAYS
+
+
+def _door_figures(rounds: Sequence[Round], missing: Mapping[str, str]) -> Iterator[str]:
+    """Two tables: how each door's answers came by each way, and how they came back. A way that was not measured says why."""
+    rows = [(door, way) for door in door_figures.doors_in(rounds) for way in door_figures.WAYS]
+    measured = {name for each in rounds for name in each}
+    names = {each: door_figures.row_of(*each) for each in rows}
+    marks = {each: _mark(rounds, name) if name in measured else "" for each, name in names.items()}
+    yield _how_often(rounds)
+    for columns in (door_figures.WAITS, door_figures.RECOVERY):
+        lines = [
+            [door, way.name + marks[door, way], *_door_cells(rounds, (door, way), columns, missing)]
+            for door, way in rows
+        ]
+        yield from ["", *_table(["door", "way", *(heading for _, heading, _ in columns)], lines)]
+    if any(marks.values()):
+        yield _WHAT_THE_MARK_SAYS
+
+
+def _door_cells(
+    rounds: Sequence[Round],
+    row: tuple[str, door_figures.Way],
+    columns: Sequence[tuple[str, str, int]],
+    missing: Mapping[str, str],
+) -> list[str]:
+    name = door_figures.row_of(*row)
+    if not any(name in each for each in rounds):
+        return [missing.get(row[1].target, "gave no figures: see below"), *("" for _ in columns[1:])]
+    cells = [(cell(rounds, name, figure), figure) for figure, _, _ in columns]
+    return [door_figures.absent(rounds, name, figure) if found == "-" else found for found, figure in cells]
+
+
+def _how_often(rounds: Sequence[Round]) -> str:
+    return f"{len(rounds)} {'rounds, targets in turn' if len(rounds) > 1 else 'round'}.\n"
 
 
 def _mark(rounds: Sequence[Round], target: str) -> str:

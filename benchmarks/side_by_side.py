@@ -44,6 +44,7 @@ EPILOG = """
 works: a  500 streams at 20 events/s              d  channels: 10,000 readers over 100 streams
        b  9,000 streams at 2 events/s             e  50,000 held connections
        c  short requests                          f  a soak of a quarter of an hour
+       doors   each door of `longwire bench`, straight and behind nginx as shipped and without buffering
        inside  the log, a stream's state, the longest pause of the event loop
 
 Peers that are not there are installed first (peer_install.py); one that cannot be had is a row that says why. Results go

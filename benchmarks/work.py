@@ -23,6 +23,8 @@ from statistics import median
 Figures = dict[str, float]
 Round = dict[str, Figures]
 INVALID = "invalid"
+Absent = Callable[[Sequence[Round], str, str], str]
+"""What stands in a table for the figure that a target has not got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,21 @@ def middle(rounds: Sequence[Round], target: str, figure: str) -> float | None:
     return median(values) if values else None
 
 
-def table(rounds: Sequence[Round], columns: Sequence[tuple[str, str, int]]) -> str:
+def dash(_rounds: Sequence[Round], _target: str, _figure: str) -> str:
+    """Where there is nothing to say about it."""
+    return "-"
+
+
+def table(rounds: Sequence[Round], columns: Sequence[tuple[str, str, int]], absent: Absent = dash) -> str:
     """Medians, a line for each target. A column is a figure, its heading, and its digits."""
     targets = list(dict.fromkeys(name for each in rounds for name in each))
     lines = [["median of runs", *(heading for _, heading, _ in columns)]]
     for target in targets:
-        cells = [(middle(rounds, target, figure), digits) for figure, _, digits in columns]
-        lines.append([target, *("-" if value is None else f"{value:,.{digits}f}" for value, digits in cells)])
+        line = [target]
+        for figure, _, digits in columns:
+            value = middle(rounds, target, figure)
+            line.append(absent(rounds, target, figure) if value is None else f"{value:,.{digits}f}")
+        lines.append(line)
     return aligned(lines)
 
 
@@ -115,10 +125,10 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def show(work: Work, columns: Sequence[tuple[str, str, int]], file: Path | None) -> None:
+def show(work: Work, columns: Sequence[tuple[str, str, int]], file: Path | None, absent: Absent = dash) -> None:
     """The table on stdout, and the file."""
     print(f"{work.title}\n{'-' * len(work.title)}")
-    print(table(work.rounds, columns), "", sep="\n")
+    print(table(work.rounds, columns, absent), "", sep="\n")
     for goal in work.goals:
         value = "not measured" if goal.value is None else f"{goal.value:,.4g} {goal.unit}"
         verdict = {True: "met", False: "MISSED", None: "no verdict"}[goal.met]
