@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longwire.streams.arena import BLOCK_BYTES, Arena
-from longwire.streams.doors import LAST_CHUNK, Door, encode, end_bytes
+from longwire.streams.doors import LAST_CHUNK, MAX_KEPT_BYTES, Door, encode, end_bytes
 from longwire.streams.log import Log
 from longwire.wire.chunked import ChunkedDecoder
 
 from .entries import LOGS
 from .test_log import ARENA_BYTES, made
-from .world import Entry, data_block, listed, rendered
+from .world import Entry, World, data_block, listed, rendered
 
 DOORS = st.sampled_from(list(Door))
 NO_LIMIT = 1 << 30
@@ -171,3 +171,34 @@ def test_doors_keep_their_numbers() -> None:
         ("BARE_IDS", 2),
         ("FRAMED_IDS", 3),
     ]
+
+
+# Many readers.
+
+
+@pytest.mark.parametrize("door", [Door.BARE, Door.BARE_IDS, Door.FRAMED_IDS])
+def test_what_many_readers_get_alike_is_encoded_once(door: Door) -> None:
+    with World() as world:
+        feeder = world.start(*(Entry("framed", data_block(b"%d" % number)) for number in range(3)))
+        readers = [world.client().attach(feeder.stream, door) for _ in range(3)]
+        entries = [Entry("framed", data_block(b"%d" % number)) for number in range(3)]
+        for number in range(3, 40):
+            entries.append(Entry("framed", data_block(b"%d" % number)))
+            feeder.feed(entries[-1])
+            kept = feeder.log.encoded
+            assert kept is not None and kept[0] == (door, number, number + 1)
+        late = world.client().attach(feeder.stream, door)
+        world.settle()
+        for reader in (*readers, late):
+            assert reader.body == rendered(entries, door)
+
+
+def test_for_one_reader_nothing_is_kept_nor_is_what_is_large() -> None:
+    with World() as world:
+        feeder = world.start(Entry("framed", data_block(b"one")))
+        world.client().attach(feeder.stream, Door.FRAMED_IDS)
+        feeder.feed(Entry("framed", data_block(b"two")))
+        assert feeder.log.encoded is None
+        world.client().attach(feeder.stream, Door.FRAMED_IDS)
+        feeder.feed(Entry("framed", data_block(b"x" * MAX_KEPT_BYTES)))
+        assert feeder.log.encoded is None or len(feeder.log.encoded[1]) <= MAX_KEPT_BYTES

@@ -22,6 +22,9 @@ Buffers = list[bytes | memoryview]
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
+MAX_KEPT_BYTES = 4096
+"""Of what all readers at the tail of a channel get alike, and one has been given already: a few events."""
+
 _ID_LINE = re.compile(rb"^id(?::[^\n]*)?\n", re.MULTILINE)
 
 
@@ -44,16 +47,28 @@ def encode(door: Door, log: Log, position: int, limit_bytes: int, limit_events: 
     stop = min(log.deliverable, position + limit_events)
     if door is Door.FRAMED:
         return _encode_framed(log, position, stop, limit_bytes)
-    buffers: Buffers = []
+    key = (door, position, stop)
+    if log.encoded is not None and log.encoded[0] == key:
+        data = log.encoded[1]
+        return [data], stop, len(data)
+    data, position = _encode_each(door, log, position, stop, limit_bytes)
+    if log.is_shared and position == stop and len(data) <= MAX_KEPT_BYTES:
+        log.encoded = key, data
+    return [data], position, len(data)
+
+
+def _encode_each(door: Door, log: Log, position: int, stop: int, limit_bytes: int) -> tuple[bytes, int]:
+    """Events one by one, as ids and bare doors need it; and the position behind the last."""
+    blocks: list[bytes] = []
     total = 0
     while position < stop and total < limit_bytes:
         block = _block(door, log, position)
         if door & Door.FRAMED:
             block = b"%x\r\n%b\r\n" % (len(block), block)
-        buffers.append(block)
+        blocks.append(block)
         total += len(block)
         position += 1
-    return buffers, position, total
+    return b"".join(blocks), position
 
 
 def end_bytes(door: Door) -> bytes:

@@ -69,6 +69,7 @@ class Log:
         "_holds",
         "_records",
         "deliverable",
+        "encoded",
         "entries",
         "is_lost",
         "is_sealed",
@@ -103,6 +104,8 @@ class Log:
         self.is_lost = False
         """The entries below :attr:`known_from` will never be found."""
         self.known_from = 0
+        self.encoded: tuple[tuple[int, int, int], bytes] | None = None
+        """What was encoded last for one of many readers: ``(door, position, stop)``, and the bytes (doors.py)."""
         self.spans: list[tuple[int, int, int]] = []
         """``(position, start, end)``: framed events that were counted and not looked at yet."""
         self.missing: Missing | None = None
@@ -348,6 +351,11 @@ class Log:
         return position, start, end - start
 
     # Holding.
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several readers hold it."""
+        return self._holds > 2
 
     @property
     def is_read(self) -> bool:
