@@ -1,6 +1,7 @@
 """What tenants notice of one that behaves badly: on its own shard, and on the other.
 
-What lives here: a gateway with homes for tenants, and the quiet ones' delays before and while another floods or is stuck.
+What lives here: a gateway with homes for tenants, and the quiet ones' delays before and while another floods or is stuck; and,
+for comparison, while processes compute that have nothing to do with the gateway.
 What must not: the command line (costs.py).
 """
 
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from children import Worker
+from children import Child, Worker
 from event import MODEL
 from gateway import Gateway
 from outcome import Outcome, put_first, say
@@ -23,6 +25,8 @@ SAME_GOAL = 2.0
 HEAVY = "heavy"
 HEAVY_FILL = 1600
 """Events, 400 KB, that a stuck reader's stream has at once: more than the gateway and the kernel keep for a small window."""
+BURNERS = 2
+"""As many as a flood keeps busy: its client, and the shard that answers it."""
 STUCK_WITHIN_S = 60.0
 SETTLE_S = 2.0
 OPEN_WITHIN_S = 60.0
@@ -43,10 +47,28 @@ def measure(options: argparse.Namespace) -> Outcome:
     ):
         say(f"neighbours of {what}")
         one_run(f"{what} ({connections} connections)", connections, arguments, options, outcome)
+    say("neighbours of processes that only compute")
+    one_run(f"control: {BURNERS} processes that only compute", BURNERS, None, options, outcome)
     return outcome
 
 
-def one_run(what: str, connections: int, arguments: list[str], options: argparse.Namespace, outcome: Outcome) -> None:
+class Burners:
+    """What a flood takes of the cores without touching the gateway: takes the orders that flood.py takes."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory, self._stack = directory, stack
+
+    def ask(self, order: str, connections: int = BURNERS) -> dict[str, int]:
+        if order == "start":
+            for number in range(connections):
+                command = [sys.executable, "-c", "while True: pass"]
+                self._stack.enter_context(Child("burner", command, None, self._directory / f"burner{number}.log"))
+        return {"sent": 0, "open": connections}
+
+
+def one_run(
+    what: str, connections: int, arguments: list[str] | None, options: argparse.Namespace, outcome: Outcome
+) -> None:
     with tempfile.TemporaryDirectory(prefix="neighbours_") as name, ExitStack() as stack:
         directory = Path(name)
         rate = ["--rate", str(options.rate)]
@@ -68,9 +90,10 @@ def one_run(what: str, connections: int, arguments: list[str], options: argparse
             for tenant, home in TENANTS.items()
             if tenant != "noisy"
         }
-        noisy = stack.enter_context(
-            Worker("flood.py", [*port, "--header", headers["noisy"], *arguments], None, directory / "noisy.log")
-        )
+        noisy: Worker | Burners = Burners(directory, stack)
+        if arguments is not None:
+            words = [*port, "--header", headers["noisy"], *arguments]
+            noisy = stack.enter_context(Worker("flood.py", words, None, directory / "noisy.log"))
         put_first(engine, *quiet.values())
         for load in quiet.values():
             load.ask("open", streams=options.quiet, within_s=OPEN_WITHIN_S)
@@ -88,11 +111,13 @@ def one_run(what: str, connections: int, arguments: list[str], options: argparse
         heavy.ask("finish")
         ends = {tenant: load.ask("finish", within_s=FINISH_WITHIN_S) for tenant, load in quiet.items()}
     outcome.add(f"{what}: requests/s", (now["sent"] - told["sent"]) / options.seconds)
-    for tenant, goal in (("other shard", OTHER_GOAL), ("same shard", SAME_GOAL)):
+    goals: tuple[float | None, ...] = (OTHER_GOAL, SAME_GOAL) if arguments is not None else (None, None)
+    for tenant, goal in zip(("other shard", "same shard"), goals, strict=True):
         outcome.add(f"  {tenant}, p99 before", before[tenant], "ms", digits=2)
         outcome.add(f"  {tenant}, p99 during", during[tenant], "ms", digits=2)
         ratio = during[tenant] / before[tenant]
-        outcome.add(f"  {tenant}, during / before", ratio, "x", goal, digits=2, goal=f"<= {goal:g} x")
+        words = f"<= {goal:g} x" if goal else ""
+        outcome.add(f"  {tenant}, during / before", ratio, "x", goal, digits=2, goal=words)
         if ends[tenant]["complete"] != options.quiet or ends[tenant]["errors"]:
             outcome.invalid.append(f"{what}, {tenant}: {ends[tenant]}")
     outcome.raw[what] = {"before": before, "during": during, "noisy": now}
