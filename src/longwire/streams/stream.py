@@ -220,10 +220,9 @@ class Stream:
         return not self.log.missing_below and all(entry & RECORD and entry & SILENT for entry in self.log.entries)
 
     def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
-        """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1. ``is_last``:
-        :meth:`end` follows at once and lets them have it together with the end, in one write."""
-        state = self.state
-        if state is State.ENDED:
+        """Let readers have what was appended; if it ``is_last``, :meth:`end` follows at once and does so. ``checkpoint``:
+        upstream offset where parsing can begin anew, or -1."""
+        if self.state is State.ENDED:
             return
         count = len(self.log.entries)
         if checkpoint >= 0:
@@ -232,7 +231,7 @@ class Stream:
             self._counted_bytes = checkpoint
         if count == self.log.deliverable:
             return  # only the place where parsing can begin anew has moved
-        if state is State.OPENING:
+        if self.state is State.OPENING:
             self._move_to(State.LIVE)
         self.note_gap()
         self._knows_gap = True
@@ -297,9 +296,8 @@ class Stream:
     def stop(self, reason: CloseReason, message: str) -> None:
         """Stop the generation now, at the engine too."""
         self.unsplice()
-        producer = self.producer
-        if producer is not None:
-            producer.stop()
+        if self.producer is not None:
+            self.producer.stop()
         self.end(reason, message)
 
     def heartbeat(self, block: bytes) -> None:
