@@ -92,21 +92,11 @@ def doors_in(rounds: Sequence[Round]) -> list[str]:
     return list(dict.fromkeys(name.partition(": ")[0] for each in rounds for name in each))
 
 
-def keeps_events(way: Way, *, is_sse: bool) -> bool:
-    """Whether the door's reader can tell one event from the next at the end of this way.
-
-    nginx cuts HTTP chunks anew, whatever its buffering: two events that it reads at once are one HTTP chunk of two. Who
-    takes an HTTP chunk for an event then misses one, and counts to the wrong place to go on from."""
-    return is_sse or not way.server
-
-
-def figures_of(quiet: Told, cut: Told | None) -> Figures:
-    """What one run gave; a figure that the bench has not got is not there. Without ``cut`` nothing was cut."""
+def figures_of(quiet: Told, cut: Told) -> Figures:
+    """What one run gave; a figure that the bench has not got is not there."""
     found = _read(quiet, _QUIET)
-    order = [_read(told, _ORDER) for told in (quiet, cut) if told]
+    order = [_read(told, _ORDER) for told in (quiet, cut)]
     found |= {name: sum(each.get(name, 0.0) for each in order) for name in _ORDER}
-    if cut is None:
-        return found
     found |= _read(cut, _CUT)
     if found.get("cuts"):
         found[RESUMED] = _read(cut, {"resumed": "resume.resumed"}).get("resumed", 0.0) / found["cuts"]
@@ -119,13 +109,13 @@ def _read(told: Told, paths: Mapping[str, str]) -> Figures:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def problems(told: Told, *, is_verified: bool, must_cut: bool = False) -> Iterator[str]:
+def problems(told: Told, *, must_cut: bool = False) -> Iterator[str]:
     """Why a run must not be cited: the client's own doubts, and whatever is wrong with an answer."""
     yield from told["problems"]
     order = _read(told, _ORDER)
     if any(order.get(name) for name in ("disorders", "duplicates", "lost", "wrong")):
         yield ", ".join(f"{order.get(name, 0):.0f} {name}" for name in _ORDER)
-    if is_verified and not order.get("verified"):
+    if not order.get("verified"):
         yield "no answer was verified"
     if must_cut and not _read(told, _CUT).get("cuts"):
         yield "no stream could be cut: the way through Longwire has to offer its resumption"

@@ -33,7 +33,6 @@ from door_figures import (
     absent,
     figures_of,
     goals,
-    keeps_events,
     problems,
     row_of,
 )
@@ -46,10 +45,6 @@ from work import INVALID, Figures, Round, Work, command_line, run_command, say, 
 DRAIN_S = 30.0
 START_WITHIN_S = 60.0
 """A client's beginning and end: two Python processes, and a report."""
-REFRAMED = (
-    "by HTTP chunks, nothing that comes through nginx is verified, or cut: nginx cuts HTTP chunks anew, so that two events may "
-    "come as one, and who counts HTTP chunks misses one and goes on from the wrong place"
-)
 
 
 def main() -> int:
@@ -77,16 +72,14 @@ def measure(options: argparse.Namespace) -> int:
     title = f"Doors: {options.streams} streams of {options.tokens} tokens at {options.rate:g} events/s"
     work = Work("doors", f"{title}, {options.cuts:g} cuts/s in the second window")
     ours, ways = _resolved(options.targets, work)
-    if not all(keeps_events(way, is_sse=is_sse) for is_sse in doors.values() for way in ways):
-        work.remark(REFRAMED)
     for number in range(1, options.runs + 1):
         figures: Round = {}
         work.rounds.append(figures)
-        for door, is_sse in doors.items():
+        for door in doors:
             for way in ways:
                 label = f"run {number}/{options.runs} {row_of(door, way)}"
                 try:
-                    found = Run(door, way, options, is_sse=is_sse, seed=number).figures(ours, label, work)
+                    found = Run(door, way, options, seed=number).figures(ours, label, work)
                 except RunFailed as error:
                     work.remark(f"{label} FAILED: {error}")
                     continue
@@ -97,11 +90,11 @@ def measure(options: argparse.Namespace) -> int:
     return 0 if work.is_valid and all(len(each) == len(doors) * len(ways) for each in work.rounds) else 1
 
 
-def _doors() -> dict[str, bool]:
-    """Every door that the client offers, and whether its events are those of server-sent events."""
+def _doors() -> list[str]:
+    """Every door that the client offers."""
     from longwire.bench.doors import DOORS  # of this checkout, which is on the path by now
 
-    return {name: door.is_sse for name, door in DOORS.items()}
+    return list(DOORS)
 
 
 def _resolved(words: Sequence[str], work: Work) -> tuple[Target, list[Way]]:
@@ -121,11 +114,10 @@ def _resolved(words: Sequence[str], work: Work) -> tuple[Target, list[Way]]:
 class Run:
     """One door, one way, two windows."""
 
-    def __init__(self, door: str, way: Way, options: argparse.Namespace, *, is_sse: bool, seed: int) -> None:
+    def __init__(self, door: str, way: Way, options: argparse.Namespace, *, seed: int) -> None:
         self.door = door
         self.way = way
         self.options = options
-        self.is_verified = keeps_events(way, is_sse=is_sse)
         self.seed = seed
 
     def figures(self, ours: Target, label: str, work: Work) -> Figures:
@@ -133,15 +125,10 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="doors_") as name, ExitStack() as stack:
             stage = Stage(self.way, ours, self.options.rate, Path(name), stack)
             quiet = stage.client("quiet", self.arguments(), self.limit_s)
-            cut = None
-            if self.is_verified:
-                chaos = ["--chaos", f"reset-clients={self.options.cuts:g}"]
-                cut = stage.client("cut", [*self.arguments(), *chaos], self.limit_s)
+            chaos = ["--chaos", f"reset-clients={self.options.cuts:g}"]
+            cut = stage.client("cut", [*self.arguments(), *chaos], self.limit_s)
         found = figures_of(quiet, cut)
-        wrong = list(problems(quiet, is_verified=self.is_verified))
-        if cut is not None:
-            wrong += problems(cut, is_verified=True, must_cut=self.way.has_longwire)
-        for problem in wrong:
+        for problem in [*problems(quiet), *problems(cut, must_cut=self.way.has_longwire)]:
             found[INVALID] = 1.0
             work.remark(f"{label}: NOT VALID: {problem}")
         return found
@@ -156,13 +143,13 @@ class Run:
         return self.warm_up_s + float(self.options.seconds) + DRAIN_S + START_WITHIN_S
 
     def arguments(self) -> list[str]:
-        """What `longwire bench` is asked for, besides where. Events are stamped, verified or not: they are equally long."""
+        """What `longwire bench` is asked for, besides where."""
         options = self.options
         body = {"sim": {"tokens": options.tokens, "seed": self.seed, "stamp": True}}
         load = ["--concurrency", str(options.streams), "--tokens", str(options.tokens), "--body", json.dumps(body)]
         times = ["--warm-up-s", f"{self.warm_up_s:g}", "--duration-s", f"{options.seconds:g}"]
         rest = ["--drain-s", f"{DRAIN_S:g}", "--repeats", "1", "--seed", str(self.seed), "--control", "none"]
-        return ["--door", self.door, *load, *times, *rest, *(["--verify"] if self.is_verified else [])]
+        return ["--door", self.door, *load, *times, *rest, "--verify"]
 
 
 class Stage:

@@ -246,6 +246,22 @@ def test_chunk_by_chunk_the_last_one_is_the_end() -> None:
     assert reader.outcome is Outcome.CUT_SHORT and len(reader.record.times) == 6
 
 
+@pytest.mark.parametrize("fault", ["many_per_chunk=3", "no_done", ""])
+def test_by_chunks_too_each_event_counts_wherever_http_cuts(fault: str) -> None:
+    """A proxy frames anew what it reads at once: two events are one HTTP chunk then."""
+    writes, _ = written(fault)
+    reader = read([b"".join(writes)], "chunked")
+    record = reader.record
+    assert (reader.outcome, len(record.times), record.lost, record.wrong) == (Outcome.COMPLETE, TOKENS, 0, 0)
+
+
+def test_by_chunks_too_what_has_not_come_is_lost() -> None:
+    writes, _ = written("no_done")
+    tokens = [write for write in writes if b"content" in write and b"event-stream" not in write]
+    reader = read([write for write in writes if write is not tokens[4]], "chunked")
+    assert (reader.outcome, reader.record.lost) == (Outcome.COMPLETE, 1)
+
+
 def test_of_plain_text_each_chunk_is_content_however_it_is_cut() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
     body = b"5\r\n one1\r\n6\r\n two22\r\n0\r\n\r\n"

@@ -60,7 +60,7 @@ def row(door: str, name: str) -> str:
 def test_as_shipped_sets_nothing_but_where_to() -> None:
     from nginx import AS_SHIPPED, configuration
 
-    lines = configuration(8100, "http://127.0.0.1:8080", Path("/tmp/x"), AS_SHIPPED).splitlines()
+    lines = configuration(8100, "http://127.0.0.1:8080", Path("x"), AS_SHIPPED).splitlines()
     start = next(at for at, line in enumerate(lines) if "location / {" in line)
     assert [line.strip() for line in lines[start + 1 : lines.index("        }", start)]] == [
         "proxy_pass http://127.0.0.1:8080;"
@@ -72,7 +72,7 @@ def test_buffering_off_is_one_line_more() -> None:
     from nginx import AS_SHIPPED, UNBUFFERED, configuration
 
     shipped, off = (
-        configuration(8100, "http://127.0.0.1:8080", Path("/tmp/x"), server).splitlines()
+        configuration(8100, "http://127.0.0.1:8080", Path("x"), server).splitlines()
         for server in (AS_SHIPPED, UNBUFFERED)
     )
     off.remove("            proxy_buffering off;")
@@ -95,7 +95,7 @@ def test_braces_are_those_of_nginx() -> None:
     from nginx import AS_SHIPPED, TUNED, UNBUFFERED, configuration
 
     for server in (TUNED, AS_SHIPPED, UNBUFFERED):
-        written = configuration(8100, "http://127.0.0.1:8080", Path("/tmp/x"), server, is_root=True)
+        written = configuration(8100, "http://127.0.0.1:8080", Path("x"), server, is_root=True)
         assert written.count("{") == written.count("}") and "{{" not in written
         assert "user root;\nworker_processes 1;" in written
 
@@ -129,27 +129,23 @@ def test_a_figure_that_does_not_exist_is_not_there() -> None:
     found = figures_of(file, told(resume__uncut=8))
     assert {"ttft_p50_ms", "itl_p99_ms", "resumed_share", "resume_p50_ms"}.isdisjoint(found)
     assert found["cuts"] == 0.0
-    assert "cuts" not in figures_of(told(), None)
 
 
 def test_what_is_wrong_with_an_answer_makes_a_run_invalid() -> None:
     from door_figures import problems
 
-    assert list(problems(told(), is_verified=True)) == []
+    assert list(problems(told())) == []
     for name in ("violations", "duplicates", "lost", "wrong"):
-        assert len(list(problems(told(**{f"order__{name}": 1}), is_verified=True))) == 1
-    assert list(problems(told(problems=("Repeat 1: it stood still.",)), is_verified=True)) == [
-        "Repeat 1: it stood still."
-    ]
-    assert list(problems(told(order__verified=0), is_verified=True)) == ["no answer was verified"]
-    assert list(problems(told(order__verified=0), is_verified=False)) == []
+        assert len(list(problems(told(**{f"order__{name}": 1})))) == 1
+    assert list(problems(told(problems=("Repeat 1: it stood still.",)))) == ["Repeat 1: it stood still."]
+    assert list(problems(told(order__verified=0))) == ["no answer was verified"]
 
 
 def test_longwire_that_cannot_be_resumed_is_no_longwire() -> None:
     from door_figures import problems
 
-    assert list(problems(cut(), is_verified=True, must_cut=True)) == []
-    assert "could be cut" in next(iter(problems(told(), is_verified=True, must_cut=True)))
+    assert list(problems(cut(), must_cut=True)) == []
+    assert "could be cut" in next(iter(problems(told(), must_cut=True)))
 
 
 def test_goals_are_of_all_runs_and_not_of_their_median() -> None:
@@ -167,27 +163,20 @@ def test_goals_are_of_all_runs_and_not_of_their_median() -> None:
 # What is asked of the client.
 
 
-def arguments(door: str, name: str, *, is_sse: bool) -> list[str]:
+def arguments(door: str, name: str) -> list[str]:
     from door_figures import WAYS
     from doors import Run
 
     options = argparse.Namespace(streams=100, tokens=64, rate=20.0, seconds=10.0, cuts=20.0)
     way = next(way for way in WAYS if way.name == name)
-    return Run(door, way, options, is_sse=is_sse, seed=3).arguments()
+    return Run(door, way, options, seed=3).arguments()
 
 
-def test_the_same_work_whether_it_is_verified_or_not() -> None:
-    straight = arguments("chunked", "longwire", is_sse=False)
-    behind = arguments("chunked", "longwire behind nginx as shipped", is_sse=False)
-    assert straight == [*behind, "--verify"]
+def test_every_way_has_the_same_work_and_is_verified() -> None:
+    straight = arguments("chunked", "longwire")
+    assert straight == arguments("chunked", "longwire behind nginx as shipped") and "--verify" in straight
     assert json.loads(straight[straight.index("--body") + 1]) == {"sim": {"tokens": 64, "seed": 3, "stamp": True}}
     assert straight[straight.index("--warm-up-s") + 1] == "3.2", "one life of an answer"
-
-
-def test_server_sent_events_are_verified_by_every_way() -> None:
-    from door_figures import WAYS
-
-    assert all("--verify" in arguments("sse", way.name, is_sse=True) for way in WAYS)
 
 
 # The page.
@@ -245,11 +234,11 @@ def test_on_the_terminal_too_a_row_says_that_nothing_can_be_resumed() -> None:
     from work import table
 
     shown = table(
-        [{"sse: longwire": figures_of(told(), cut()), "sse: engine": figures_of(told(), None)}], RECOVERY, absent
+        [{"sse: longwire": figures_of(told(), cut()), "sse: engine": figures_of(told(), told())}], RECOVERY, absent
     )
     ours, floor = (line.split() for line in shown.splitlines()[1:])
     assert ours[2:] == ["8", "0.750", "20.0", "45.0", "80"]
-    assert " ".join(floor[2:]) == "- not offered - - 40"
+    assert " ".join(floor[2:]) == "0 not offered - - 80"
 
 
 def test_the_part_follows_the_soak_and_is_listed() -> None:

@@ -33,8 +33,8 @@ DOORS: dict[str, Door] = {
             "chunked",
             b"text/plain, text/event-stream;q=0.5",
             False,
-            "Each HTTP chunk is an event. Of an event stream those with content count as content, of any other body all. "
-            "The end marker is the chunk of size 0.",
+            "Of an event stream its events, however HTTP frames them; of any other body each HTTP chunk is one. The end "
+            "marker is the chunk of size 0.",
         ),
     )
 }

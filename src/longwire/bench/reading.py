@@ -51,8 +51,8 @@ class AnswerReader:
     """Reads one response into a record. ``state`` is OVER when nothing is left; ``reusable``: the connection is free"""
 
     __slots__ = (
-        "_coding", "_door", "_head", "_is_resumed", "_left", "_partial", "_splitter", "_takes_all", "check", "failed", "head",
-        "is_done", "record", "reusable", "state", "was_late",
+        "_coding", "_door", "_head", "_is_resumed", "_left", "_partial", "_read_ns", "_splitter", "_takes_all", "check",
+        "failed", "head", "is_done", "record", "reusable", "state", "was_late",
     )  # fmt: skip
 
     def __init__(self, record: Record, door: Door, was_late: WasLate, *, is_resumed: bool = False) -> None:
@@ -73,6 +73,7 @@ class AnswerReader:
         self._splitter = SseSplitter()
         self._partial = b""
         self._takes_all = False
+        self._read_ns = 0
 
     def __repr__(self) -> str:
         return f"<AnswerReader {self.state.value} {self.record!r}>"
@@ -99,7 +100,8 @@ class AnswerReader:
             self._end(Outcome.RESET)
         else:
             by_close = self._coding is None and self._left is None
-            self.is_done = by_close and not self._door.is_sse
+            if by_close and not self._door.is_sse:
+                self._finish_body()
             self._end(None if self.is_done else Outcome.CUT_SHORT)
 
     @property
@@ -167,7 +169,7 @@ class AnswerReader:
         )
 
     def _read_body(self, data: bytes, now_ns: int) -> None:
-        coding, broken = self._coding, False
+        coding, broken, self._read_ns = self._coding, False, now_ns
         try:
             spans = coding.feed(data) if coding is not None else [(0, len(data))]
         except ChunkedError as exc:
@@ -176,7 +178,7 @@ class AnswerReader:
             self.record.body_ns = self.record.body_ns or now_ns
         for number, (start, end) in enumerate(spans):
             piece = data[start:end]
-            if self._door.is_sse:
+            if not self._takes_all:
                 self._take_sse(piece, now_ns)
             else:
                 is_last = number == len(spans) - 1
@@ -217,10 +219,19 @@ class AnswerReader:
 
     def _end_body(self, *, has_surplus: bool = False) -> None:
         if not self._door.is_sse:
-            self.is_done = True
+            self._finish_body()
         assert self.head is not None
         self.reusable = self.head.keep_alive and not has_surplus
         self._end(None if self.is_done else Outcome.CUT_SHORT)
+
+    def _finish_body(self) -> None:
+        """Where the body's end is the answer's: what no blank line ends is an event, too, and what has not come is lost."""
+        if self._partial and not self._takes_all:
+            rest, self._partial = self._partial, b""
+            self._take_event(rest, self._read_ns)
+        if self.check is not None and self.failed is None:
+            self.check.finish()
+        self.is_done = True
 
     def _end(self, outcome: Outcome | None) -> None:
         self.state = State.OVER
