@@ -21,7 +21,7 @@ from longwire.engines.transport import UpstreamConnection
 from longwire.gateway import Gateway, Visit
 from longwire.generation import GenerationShell
 from longwire.streams.arena import PAUSE_BLOCKS, RESERVE_BLOCKS, Use
-from longwire.streams.doors import Door
+from longwire.streams.doors import LAST_CHUNK, Door
 from longwire.streams.stream import Kind, OnDisconnect, State, Stream
 from longwire.words.errors import KeyReused, LongwireError, ModelForbidden, NoEngine, Overloaded, TooManyStreams
 from longwire.words.reasons import CloseReason
@@ -557,6 +557,37 @@ def test_usage_that_was_asked_for_behind_the_clients_back_is_counted_and_kept_ba
         assert stream.facts.usage == usage
         assert stream.log.body() == b"".join(WHOLE)
         assert stream.log.last_seq == 3
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_usage_counts_however_late_it_comes_and_together_with_what(at_once: bool) -> None:
+    with Stage() as stage:
+        stream = stage.post(asking(stream_options={"include_usage": True}))
+        usage = {"prompt_tokens": 3, "completion_tokens": 2}
+        stage.line.say(HEAD + framed(delta("a")))
+        rest = [*map(framed, (delta("b", usage=usage), delta(finish="stop"), DONE)), b"0\r\n\r\n"]
+        for each in [b"".join(rest)] if at_once else rest:
+            stage.line.say(each)
+        assert stream.facts.usage == usage
+
+
+def test_readers_have_the_end_whatever_fails_in_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    said: list[str] = []
+    monkeypatch.setattr("longwire.engines.transport.log.exception", said.append)
+    with Stage() as stage:
+        stream = stage.post()
+        client = stage.client().attach(stream, Door.FRAMED)
+        monkeypatch.setattr("longwire.generation.count_usage", fail)
+        monkeypatch.setattr(stage.registry, "_report_end", fail)
+        stage.line.say(HEAD + framed(delta("a")))
+        stage.line.say(b"".join(map(framed, (delta("b"), delta(finish="stop"), DONE))) + b"0\r\n\r\n")
+        stage.settle()
+        assert stream.state is State.ENDED and stream.reason is CloseReason.COMPLETED
+        assert client.body.endswith(framed(DONE) + LAST_CHUNK) and client.finished is CloseReason.COMPLETED
+        assert said == ["exchange_fault"]
 
 
 def test_without_usage_tokens_are_estimated_from_events() -> None:

@@ -32,7 +32,8 @@ def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, 
     facts, log = stream.facts, stream.log
     if stream.kind is Kind.EVENTS:
         may_tell = (not is_whole or told is None) and _speaks_of_usage(stream)
-        last = range(max(0, log.deliverable - USAGE_LOOK_BACK), log.deliverable) if may_tell else ()
+        count = len(log.entries)  # what came together with the end is not deliverable yet
+        last = range(max(0, count - USAGE_LOOK_BACK), count) if may_tell else ()
         facts.usage = most_usage([told, *(usage_of_event(log.block(position)) for position in last)])
     elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
         facts.usage = usage_of_body(log.body())

@@ -207,8 +207,10 @@ class Generation:
             return
         if self._part is not None:
             self._part.flush()
-        self._count(call, is_whole=reason.is_success)
-        self.stream.end(reason, message)
+        try:
+            self._count(call, is_whole=reason.is_success)
+        finally:  # whatever fails in the account, the answer is as whole as it was
+            self.stream.end(reason, message)
 
     def failed(self, call: Call, failure: Failure) -> None:
         if self._part is not None or self.stream.facts.continues:

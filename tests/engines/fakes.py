@@ -35,6 +35,8 @@ class MemorySink:
         self.entries: list[Entry] = []
         self.published = 0
         self.checkpoints: list[int] = []
+        self.is_last = False
+        """What was published last was said to be the last of all."""
         self.first_byte = 0
         self.first_token_at: int | None = None
         self.rest = memoryview(bytearray(TAIL_BYTES))
@@ -68,6 +70,7 @@ class MemorySink:
     def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
         self.published = len(self.entries)
         self.checkpoints.append(checkpoint)
+        self.is_last = is_last
 
     def note_first_byte(self) -> None:
         self.first_byte += 1

@@ -55,6 +55,17 @@ def test_each_frame_is_seen_as_it_comes_from_the_first_token_on_and_marked_as_a_
     assert scene.ended.reason is Reason.COMPLETED and scene.ended.released == [True]
 
 
+@pytest.mark.parametrize("last", [encode_chunk(DONE) + LAST_CHUNK, LAST_CHUNK])
+def test_only_what_a_whole_answer_ends_with_is_said_to_be_the_last(last: bytes) -> None:
+    """Readers are not woken for that: the end wakes them. After a break others may go on."""
+    scene = Scene().feed(CHUNKED, encode_chunk(A), encode_chunk(FINISH))
+    assert not scene.sink.is_last
+    scene.feed(last)
+    assert scene.sink.is_last and scene.ended.reason is Reason.COMPLETED
+    broken = Scene().feed(CHUNKED, encode_chunk(A), last)
+    assert not broken.sink.is_last and broken.ended.reason is Reason.UPSTREAM_INCOMPLETE
+
+
 def test_a_half_frame_is_not_seen_and_no_place_to_begin() -> None:
     frame = encode_chunk(B)
     scene = Scene().feed(CHUNKED + encode_chunk(A), frame[:9])

@@ -14,6 +14,16 @@ from longwire.observe.jsonlog import MAX_CAUSES, MAX_FIELD_CHARS, JsonHandler, c
 from longwire.words.errors import LocalError
 
 
+@pytest.fixture(autouse=True)
+def switches() -> Iterator[None]:
+    """What logging is told to leave out, as it was afterwards."""
+    names = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks")
+    before = {name: getattr(logging, name) for name in names if hasattr(logging, name)}
+    yield
+    for name, value in before.items():
+        setattr(logging, name, value)
+
+
 @pytest.fixture
 def output() -> Iterator[io.StringIO]:
     """Configured logging into a string; the process's logging as it was afterwards."""
@@ -132,3 +142,11 @@ def test_configuring_again_replaces(output: io.StringIO) -> None:
     assert output.getvalue() == ""
     assert [line["event"] for line in lines(again)] == ["shown once"]
     assert sum(isinstance(handler, JsonHandler) for handler in logging.getLogger().handlers) == 1
+
+
+@pytest.mark.parametrize("ms", [0, 1, 122, 123, 500, 999])
+def test_the_time_is_that_of_the_record_to_the_millisecond(output: io.StringIO, ms: int) -> None:
+    record = logging.makeLogRecord({"name": "longwire", "levelno": logging.INFO, "levelname": "INFO", "msg": "x"})
+    record.created = 1_767_225_600 + ms / 1000
+    logging.getLogger("longwire").handle(record)
+    assert lines(output)[-1]["ts"] == f"2026-01-01T00:00:00.{ms:03d}Z"

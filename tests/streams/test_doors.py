@@ -193,12 +193,29 @@ def test_what_many_readers_get_alike_is_encoded_once(door: Door) -> None:
             assert reader.body == rendered(entries, door)
 
 
-def test_for_one_reader_nothing_is_kept_nor_is_what_is_large() -> None:
+def test_what_is_kept_is_bound_by_size_and_by_those_who_share_it() -> None:
+    small, large = (Entry("framed", data_block(b"x" * size)) for size in (100, MAX_KEPT_BYTES))
     with World() as world:
-        feeder = world.start(Entry("framed", data_block(b"one")))
+        feeder = world.start(small)
         world.client().attach(feeder.stream, Door.FRAMED_IDS)
-        feeder.feed(Entry("framed", data_block(b"two")))
-        assert feeder.log.encoded is None
-        world.client().attach(feeder.stream, Door.FRAMED_IDS)
-        feeder.feed(Entry("framed", data_block(b"x" * MAX_KEPT_BYTES)))
-        assert feeder.log.encoded is None or len(feeder.log.encoded[1]) <= MAX_KEPT_BYTES
+        feeder.feed(small)
+        assert feeder.log.encoded is None, "for one reader"
+        other = world.client().attach(feeder.stream, Door.FRAMED_IDS)
+        feeder.feed(small)
+        assert feeder.log.encoded is not None and feeder.log.encoded[0] == (Door.FRAMED_IDS, 2, 3)
+        feeder.feed(large)
+        assert feeder.log.encoded[0] == (Door.FRAMED_IDS, 2, 3), "too large"
+        other.leave()
+        assert feeder.log.encoded is None, "one is left"
+
+
+def test_what_is_kept_is_given_only_where_it_fits() -> None:
+    with World() as world:
+        entries = [Entry("framed", data_block(b"%d" % number)) for number in range(5)]
+        log = world.start(*entries).log
+        log.hold(), log.hold()
+        whole, stop, _ = encode(Door.FRAMED_IDS, log, 0, NO_LIMIT, NO_LIMIT)
+        assert stop == 5 and log.encoded is not None and whole == [log.encoded[1]]
+        assert encode(Door.FRAMED_IDS, log, 0, 1, NO_LIMIT)[1] == 1
+        assert encode(Door.FRAMED_IDS, log, 0, NO_LIMIT, 2)[1] == 2
+        log.drop(), log.drop()

@@ -100,8 +100,7 @@ class AnswerReader:
             self._end(Outcome.RESET)
         else:
             by_close = self._coding is None and self._left is None
-            if by_close and not self._door.is_sse:
-                self._finish_body()
+            self.is_done = by_close and not self._door.is_sse
             self._end(None if self.is_done else Outcome.CUT_SHORT)
 
     @property
@@ -146,6 +145,8 @@ class AnswerReader:
             self._end(Outcome.NO_STREAM)
             return
         self._takes_all = not is_event_stream
+        if self._takes_all and self.check is not None:  # plain text has no events by which tokens could be told apart
+            self.check, self.record.verified = None, 0
         self._coding = ChunkedDecoder() if head.chunked else None
         self._left = head.content_length
         self.state = State.BODY

@@ -32,6 +32,7 @@ MAX_BEGINNING_CHARS = 1024
 """Of each message before the first of the user, and of that: enough to tell conversations apart, and cheap for any length."""
 
 _WITH_USAGE = b',"stream_options":{"include_usage":true}}'
+"""In place of the last brace of a request that has no such options: ``stream`` is in it, so there is something before."""
 
 DONE_BLOCK = b"data: [DONE]\n\n"
 

@@ -89,7 +89,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _timestamp(seconds: float) -> str:
-    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03d}Z"
+    second, ms = divmod(int(seconds * 1000), 1000)
+    return f"{_second(second)}.{ms:03d}Z"
 
 
 @lru_cache(maxsize=2)
@@ -122,7 +123,8 @@ def configure_logging(level: str, stream: TextIO | None = None) -> None:
     """
     # No line shows where in the code it was written, or by which thread: looking for that takes longer than the line itself.
     logging._srcfile = None
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    for what in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):  # the last from Python 3.12 on
+        setattr(logging, what, False)
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, JsonHandler):

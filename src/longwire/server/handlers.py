@@ -245,8 +245,7 @@ class Handlers:
         try:
             try:
                 ask = await asyncio.get_running_loop().run_in_executor(self._executor, read, body)
-            except BrokenExecutor:  # the other process was killed: better late, here, than never
-                log.warning("reading_process_lost")
+            except BrokenExecutor:  # there is no other process: better late, here, than never
                 ask = read(body)
             self._generate(pending, ask, connection)
         except LongwireError as exc:

@@ -11,7 +11,8 @@ stored.
 A transport keeps the memoryview that it was given, so a log counts its holders (log.py): itself, and every reader until
 its bytes have wholly reached the kernel. Only then do the blocks go back: one recycled too early would send one
 tenant's bytes to another. And what goes back is wiped, so that behind the last byte of a chain there is nothing: where no
-counter tells how much was received before a process died, that does (:meth:`Chain.find_end`).
+counter tells how much was received before a process died, that does (:meth:`Chain.find_end`). Chains whose length a row tells
+may have something behind their end when they are taken over; it is wiped before their blocks are taken again.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Arena:
         self._fresh = 1
         self._walked: dict[int, array[int]] = {}
         self._unwiped: set[int] = set()
+        """Blocks, free or in use, in which something may lie that their chain does not hold: wiped when they are taken."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_waking = False
         self.used = [0] * len(Use)

@@ -1,6 +1,6 @@
 """How a run of log entries becomes bytes for one client: framing, and ids where the client asked for them.
 
-What lives here: the doors, as pure functions of the log.
+What lives here: the doors. What they give is a function of the log alone; what several readers get alike they leave there.
 What must not: transports, response heads, what an event says.
 
 Four doors: with or without HTTP chunks (an HTTP/1.0 client gets none), with or without ``id:`` lines. Whatever the door,
@@ -23,7 +23,8 @@ Buffers = list[bytes | memoryview]
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 MAX_KEPT_BYTES = 4096
-"""Of what all readers at the tail of a channel get alike, and one has been given already: a few events."""
+"""Of what all readers at the tail of a channel get alike, and one has been given already: a few events, and no more memory
+than a page for each log that several read."""
 
 _ID_LINE = re.compile(rb"^id(?::[^\n]*)?\n", re.MULTILINE)
 
@@ -41,14 +42,15 @@ def encode(door: Door, log: Log, position: int, limit_bytes: int, limit_events: 
     """Encode entries from ``position`` on.
 
     Stops at the first entry that reaches a limit, so at least one is encoded. Returns ``(buffers, next_position,
-    bytes)``. Views among the buffers point into the arena: hold the log until they have reached the kernel."""
+    bytes)``. Views among the buffers (of the door with frames alone) point into the arena: hold the log until they have reached
+    the kernel."""
     if position < log.known_from:
         log.fill(position)
     stop = min(log.deliverable, position + limit_events)
     if door is Door.FRAMED:
         return _encode_framed(log, position, stop, limit_bytes)
     key = (door, position, stop)
-    if log.encoded is not None and log.encoded[0] == key:
+    if log.encoded is not None and log.encoded[0] == key and len(log.encoded[1]) <= limit_bytes:
         data = log.encoded[1]
         return [data], stop, len(data)
     data, position = _encode_each(door, log, position, stop, limit_bytes)

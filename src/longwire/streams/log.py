@@ -371,6 +371,8 @@ class Log:
         """Undo one :meth:`hold`, or the owner's first one; the last one gives the blocks back."""
         assert self._holds > 0, "dropped more often than held"
         self._holds -= 1
+        if not self.is_shared:
+            self.encoded = None
         if not self._holds:
             self.upstream.give()
             if self._records is not None:

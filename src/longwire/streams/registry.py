@@ -262,7 +262,8 @@ class Registry:
     # Endings.
 
     def _ended(self, stream: Stream) -> None:
-        """Called by a stream, once, when it has been sealed."""
+        """Called by a stream, once, when it has been sealed. Readers have the end as soon as the row has it: they do not wait
+        for what is counted and logged of it, or evicted because of it, and a fault there is none of theirs."""
         self.live_count -= 1
         self._instruments.streams_ended[stream.reason or CloseReason.INTERNAL_ERROR] += 1
         self._keep(stream)
@@ -271,6 +272,7 @@ class Registry:
         reach("end_before_row")
         self.store_row(stream)
         reach("end_after_row")
+        stream.wake()
         self._report_end(stream)
         while self._retained_blocks > self._retention_blocks and self._evict_oldest():
             pass

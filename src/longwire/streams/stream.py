@@ -17,6 +17,7 @@ from ..words.ids import format_stream_id
 from ..words.reasons import CloseReason
 from .arena import PAUSE_BLOCKS, ArenaFull, Use
 from .chain import Chain
+from .failing import tell_failure
 from .gaps import is_sampled, measuring
 from .log import Log
 from .shell import StreamShell
@@ -220,8 +221,8 @@ class Stream:
         return not self.log.missing_below and all(entry & RECORD and entry & SILENT for entry in self.log.entries)
 
     def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
-        """Let readers have what was appended; if it ``is_last``, :meth:`end` follows at once and does so. ``checkpoint``:
-        upstream offset where parsing can begin anew, or -1."""
+        """Let readers have what was appended. ``checkpoint``: upstream offset where parsing can begin anew, or -1. ``is_last``:
+        they get it with the end, in one write; whoever says so calls :meth:`end` in this turn."""
         if self.state is State.ENDED:
             return
         count = len(self.log.entries)
@@ -276,7 +277,7 @@ class Stream:
         self.unsplice()
         self.reason = reason
         if not reason.is_success:
-            self._tell_failure(reason, message, refusal)
+            tell_failure(self, reason, message, refusal)
         self._count_events(len(self.log.entries))
         self.log.seal()
         self._count_bytes(self.log.upstream.end)
@@ -288,10 +289,11 @@ class Stream:
         self.request = None if request is not None else self.request
         if self.slot is not None:
             self.slot.release()
-        self._on_end(self)
-        if request is not None:
-            request.give()  # after the row was written: it must not name what may be another's by the time we are killed
-        self._wake()
+        try:
+            self._on_end(self)
+        finally:
+            if request is not None:
+                request.give()  # after the row was written: it must not name what may be another's by the time we are killed
 
     def stop(self, reason: CloseReason, message: str) -> None:
         """Stop the generation now, at the engine too."""
@@ -319,23 +321,12 @@ class Stream:
             self._move_to(State.LIVE)
         self._deliver(len(self.log.entries))
 
-    def _tell_failure(self, reason: CloseReason, message: str, refusal: Refusal | None) -> None:
-        message = message or reason.help
-        if self.state is State.OPENING:
-            self.refusal = refusal or Refusal(reason.status or 500, self.ending.error_body(reason, message))
-            return
-        if self.kind is Kind.BODY:
-            self.is_cut = True
-            return
-        facts = {"stream_id": self.public_id, "last_seq": self.log.seq_at(len(self.log.entries)) - 1}
-        hopes = {"resumable": reason.resumable, "continuable": is_part(self.facts, self.kind, reason, self.request)}
-        try:
-            for block in self.ending.error_blocks(reason, message, facts | hopes):
-                self.log.append_record(block)  # the row tells of it, together with the end
-        except ArenaFull:
-            self.is_cut = True  # Nothing more can be said: readers see the connection break, which is no false success.
-
     # Readers.
+
+    def wake(self) -> None:
+        """There is more to read, or the end."""
+        for subscriber in self.subscribers:
+            subscriber.wake()
 
     def attach(self, subscriber: Reader) -> None:
         """One more reader; it is pumped at once if there is anything to write."""
@@ -457,7 +448,7 @@ class Stream:
         """Let readers have the first ``count`` entries."""
         self._count_events(count)
         self.log.deliverable = count
-        self._wake()
+        self.wake()
 
     def _count_events(self, count: int) -> None:
         """Of the first ``count`` entries some are about to become deliverable."""
@@ -468,10 +459,6 @@ class Stream:
         """All up to ``end`` has come from the engine."""
         self._instruments.upstream_bytes_total += end - self._counted_bytes
         self._counted_bytes = end
-
-    def _wake(self) -> None:
-        for subscriber in self.subscribers:
-            subscriber.wake()
 
     def _move_to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.name} cannot become {state.name}"

@@ -143,16 +143,15 @@ class Table:
         """Store the payload in the older slot, its generation last."""
         if len(payload) > self._slot_bytes - _SLOT_HEADER.size:
             raise ValueError(f"{len(payload)} bytes do not fit into a row of {self.name}")
-        words, slot = self.words, row * self._stride + 8 * WORDS
-        first, second = words[slot // 8], words[(slot + self._slot_bytes) // 8]
-        generation = max(first, second) + 1
-        if first > second:
-            slot += self._slot_bytes
-        body = len(payload).to_bytes(4, "little") + payload
+        words, base = self.words, row * self._stride + 8 * WORDS
+        generations = words[base // 8], words[(base + self._slot_bytes) // 8]
+        generation = max(generations) + 1
+        slot = base + self._slot_bytes if generations[0] > generations[1] else base
+        told = len(payload).to_bytes(4, "little") + payload
+        stored = zlib.crc32(told, generation & 0xFFFFFFFF).to_bytes(4, "little") + told
         words[slot // 8] = 0
-        reach("in_row")
-        body = zlib.crc32(body, generation & 0xFFFFFFFF).to_bytes(4, "little") + body
-        self._view[slot + 8 : slot + 8 + len(body)] = body
+        reach("in_row")  # from here on this slot is no row's, and the other one stands
+        self._view[slot + 8 : slot + 8 + len(stored)] = stored
         words[slot // 8] = generation
 
     def read(self, row: int) -> bytes | None:

@@ -21,7 +21,7 @@ MAX_HOPS = 32
 """Entries that are looked at. Real chains have two to five; a request head could hold thousands of trusted-looking ones."""
 
 MAX_ADDRESS_CHARS = 45
-"""An IPv6 address with an IPv4 tail, whole."""
+"""An IPv6 address with an IPv4 tail, whole. What is longer is none, and is not kept as a key, which a client chooses."""
 
 MAX_ENTRY_BYTES = 64
 """A bracketed IPv6 address with a port takes 53 at most (an IPv4 tail included)."""
