@@ -86,11 +86,14 @@ class ReadingProcess(Executor):
     # In the thread.
 
     def _ask(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        question = pickle.dumps(
+            (fn, args, kwargs), pickle.HIGHEST_PROTOCOL
+        )  # a fault in that is no fault of the process
         with self._lock:
             process = self._living()
         self._asked += 1
         try:
-            is_well, answer = _put(process, (fn, args, kwargs))
+            is_well, answer = _put(process, question)
         except Exception as exc:  # a broken answer makes anything of unpickling; whoever asked goes on without
             with suppress(subprocess.TimeoutExpired):
                 process.wait(FAREWELL_S)
@@ -155,14 +158,14 @@ class ReadingProcess(Executor):
                 pipe.close()
 
 
-def _put(process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> tuple[bool, Any]:
+def _put(process: subprocess.Popen[bytes], question: bytes) -> tuple[bool, Any]:
     """Whether it went well, and the answer; else the exception that it made.
 
     Raises:
         Exception: whatever comes of asking a process that is gone, and of an answer that is none.
     """
     assert process.stdin is not None and process.stdout is not None
-    pickle.dump(question, process.stdin, pickle.HIGHEST_PROTOCOL)
+    process.stdin.write(question)
     process.stdin.flush()
     is_well, answer = pickle.load(process.stdout)  # noqa: S301 - from our own child
     if not is_well and not isinstance(answer, Exception):

@@ -217,7 +217,8 @@ class SecondPart:
         self._append(block, silent)
 
     def publish(self, checkpoint: int, *, is_last: bool = False) -> None:
-        """No place in the engine's bytes is one to begin anew at: they are not kept."""
+        """No place in the engine's bytes is one to begin anew at: they are not kept. And nothing is known to be the last:
+        :meth:`flush` may add to it."""
         self.stream.publish(-1)
 
     def note_first_byte(self) -> None:

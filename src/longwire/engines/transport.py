@@ -234,10 +234,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._receive(nbytes)
         except Exception:
             log.exception("exchange_fault")
-            if self.exchange is not None:
-                self._fail(self.exchange)
-            else:
-                self.close()
+            self._fail(self.exchange)
 
     def _begin_frame(self, chain: Store, data: bytes) -> bool:
         """The block is full, and in mid-frame: as nothing says anything else, hold its beginning until its rest has come. One
@@ -325,11 +322,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             log.exception("exchange_fault")
             self._fail(exchange)
 
-    @staticmethod
-    def _fail(exchange: Exchange) -> None:
+    def _fail(self, exchange: Exchange | None) -> None:
         """A fault of ours in one answer ends that answer with its reason, and no other stream hears of it. Left to the loop it
         would break the connection, and the engine would be blamed."""
-        exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
+        if exchange is not None:
+            exchange.fail(CloseReason.INTERNAL_ERROR, CloseReason.INTERNAL_ERROR.help)
+        else:
+            self.close()
 
     def _receive_stray(self, nbytes: int) -> None:
         """Bytes that belong to no answer. Behind an end marker they are the end of its body; else the engine is out of step
