@@ -86,9 +86,8 @@ class ReadingProcess(Executor):
     # In the thread.
 
     def _ask(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        question = pickle.dumps(
-            (fn, args, kwargs), pickle.HIGHEST_PROTOCOL
-        )  # a fault in that is no fault of the process
+        # Before anything else: a fault in that is no fault of the process.
+        question = pickle.dumps((fn, args, kwargs), pickle.HIGHEST_PROTOCOL)
         with self._lock:
             process = self._living()
         self._asked += 1

@@ -49,13 +49,19 @@ def test_the_head_is_sent_once_when_the_first_event_comes() -> None:
         assert (early.begun, late.begun) == (1, 1)
 
 
+def last_of_all(world: World) -> tuple[Feeder, Client]:
+    """A stream with a reader, whose one event was published as the last."""
+    feeder = world.start()
+    client = world.client().attach(feeder.stream)
+    feeder.stream.chain.append(ONE.block)
+    feeder.stream.append_plain(0, len(ONE.block))
+    feeder.stream.publish(-1, is_last=True)
+    return feeder, client
+
+
 def test_what_comes_together_with_the_end_goes_out_with_it_and_the_head() -> None:
     with World() as world:
-        feeder = world.start()
-        client = world.client().attach(feeder.stream)
-        feeder.stream.chain.append(ONE.block)
-        feeder.stream.append_plain(0, len(ONE.block))
-        feeder.stream.publish(-1, is_last=True)
+        feeder, client = last_of_all(world)
         assert (client.begun, client.written) == (0, 0), "the end is waited for"
         feeder.end()
         whole = rendered([ONE], Door.FRAMED) + end_bytes(Door.FRAMED)
@@ -66,11 +72,7 @@ def test_what_comes_together_with_the_end_goes_out_with_it_and_the_head() -> Non
 
 def test_what_was_published_as_the_last_is_not_lost_where_more_comes_all_the_same() -> None:
     with World() as world:
-        feeder = world.start()
-        client = world.client().attach(feeder.stream)
-        feeder.stream.chain.append(ONE.block)
-        feeder.stream.append_plain(0, len(ONE.block))
-        feeder.stream.publish(-1, is_last=True)
+        feeder, client = last_of_all(world)
         feeder.feed(TWO)
         feeder.end(CloseReason.INTERNAL_ERROR)
         world.settle()

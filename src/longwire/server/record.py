@@ -55,7 +55,7 @@ class ConnectionRecord:
         self._table = table
         self._row = row
         self._fd: int | None = None
-        """Kept: a connection has one transport for life, which takes as long to ask as the row to pack."""
+        """Kept: a connection has one transport for life, and its row is written several times per request."""
         self.words = table.words
         self.word = table.word_index(row if row is not None else table.rows)
         self.answered = Answered()

@@ -48,7 +48,7 @@ def parse_address(text: str) -> Address | None:
 
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Address | None:
-    """Kept, for most requests name the same few: reading one takes twenty times as long as finding it here."""
+    """Kept, for most requests name the same few."""
     try:
         return unmapped(ip_address(text))
     except ValueError:
