@@ -7,51 +7,45 @@ What lives here: rendering, and writing them between their marks. What must not:
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..words.bench_settings import BenchSettings
 from ..words.config import declared
+from ..words.page import rendered, table
 from .declarations import MEASURES, STATS
 from .doors import DOORS
 from .outcomes import Cause, Outcome
 
 COMMAND: Final = "python -m longwire.bench.reference docs"
 PAGE: Final = "bench.md"
-_BLOCK = re.compile(r"(<!-- rendered: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def _figures() -> str:
     stats = "{" + ", ".join(STATS) + "}"
     rows = ((f"`{each.path.replace('{}', stats)}`", each.better, each.help) for each in MEASURES)
-    return _table(("figure", "better", "definition"), rows)
+    return table(("figure", "better", "definition"), rows)
 
 
 def _endings() -> str:
     rows = (
         (f"`{each.word}`", "break" if each.breaks else "failure" if each.fails else "", each.help) for each in Outcome
     )
-    return _table(("ending", "counts as", "what happened"), rows)
+    return table(("ending", "counts as", "what happened"), rows)
 
 
 def _causes() -> str:
-    return _table(("cause", "when"), ((f"`{each.word}`", each.help) for each in Cause))
+    return table(("cause", "when"), ((f"`{each.word}`", each.help) for each in Cause))
 
 
 def _doors() -> str:
-    return _table(("door", "how it is read"), ((f"`{each.name}`", each.help) for each in DOORS.values()))
+    return table(("door", "how it is read"), ((f"`{each.name}`", each.help) for each in DOORS.values()))
 
 
 def _flags() -> str:
-    return _table(("flag", "default", "allowed", "what it does"), _flag_rows())
+    return table(("flag", "default", "allowed", "what it does"), _flag_rows())
 
 
 def _flag_rows() -> Iterator[Sequence[str]]:
@@ -75,7 +69,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
 
 def render(page: str) -> str:
     """The page with every table as the declarations have it."""
-    return _BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + "\n" + found[3], page)
+    return rendered(page, BLOCKS)
 
 
 if __name__ == "__main__":

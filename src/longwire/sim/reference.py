@@ -8,13 +8,13 @@ What lives here: rendering, and an example for each field of a request. What mus
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from longwire.words.config import declared
+from longwire.words.page import rendered, table
 from longwire.words.settings import SimSettings
 
 from .ask import ONLY_IN_REQUESTS
@@ -23,7 +23,6 @@ from .routes import ROUTES
 
 COMMAND: Final = "python -m longwire.sim.reference docs"
 PAGE: Final = "sim.md"
-_BLOCK = re.compile(r"(<!-- rendered: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 EXAMPLES: Final[Mapping[str, object]] = {
     "tokens": 5,
@@ -38,13 +37,8 @@ EXAMPLES: Final[Mapping[str, object]] = {
 """A value for each field of a request's ``sim``, in the order of the page; a test sends each."""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-
-
 def _fields() -> str:
-    return _table(("field", "for example", "without it", "what it does"), _field_rows())
+    return table(("field", "for example", "without it", "what it does"), _field_rows())
 
 
 def _field_rows() -> Iterator[Sequence[str]]:
@@ -61,7 +55,7 @@ def _flags() -> str:
         (f"`{each.flag}`", f"`{each.shown(each.default)}`" if each.default not in ("", []) else "", each.help)
         for each in declared(SimSettings).values()
     )
-    return _table(("flag", "default", "what it does"), rows)
+    return table(("flag", "default", "what it does"), rows)
 
 
 def _faults() -> str:
@@ -69,7 +63,7 @@ def _faults() -> str:
         (f"`{name}={max(fault.low, 3)}`" if fault.default is None else f"`{name}`", fault.help)
         for name, fault in FAULTS.items()
     )
-    return _table(("fault", "what it does"), rows)
+    return table(("fault", "what it does"), rows)
 
 
 def _doors() -> str:
@@ -78,7 +72,7 @@ def _doors() -> str:
         for path, route in ROUTES.items()
         if path.startswith("/sim/")
     )
-    return _table(("path", "what it does"), rows)
+    return table(("path", "what it does"), rows)
 
 
 BLOCKS: Final[dict[str, Callable[[], str]]] = {"fields": _fields, "flags": _flags, "faults": _faults, "doors": _doors}
@@ -86,7 +80,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {"fields": _fields, "flags": _flag
 
 def render(page: str) -> str:
     """The page with every table as the declarations have it."""
-    return _BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + "\n" + found[3], page)
+    return rendered(page, BLOCKS)
 
 
 if __name__ == "__main__":
