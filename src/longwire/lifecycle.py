@@ -138,6 +138,8 @@ class House:
         self._has_met_engine = False
         self.others_are_ready: Callable[[], bool] = lambda: True
         """Whether each other process that may be given a request of ours has met an engine, too."""
+        self.live_elsewhere: Callable[[], int] = lambda: 0
+        """Live streams of this process that are none of this house's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._children: list[LocalEngine | SimChild] = []
         self._probes: dict[Upstream, asyncio.Task[None]] = {}
@@ -375,7 +377,7 @@ class House:
             self.instruments.gc_runs_total += 1
 
     def _collect_idle(self) -> None:
-        if not self.registry.live_count:
+        if not self.registry.live_count and not self.live_elsewhere():
             gc.unfreeze()
             settle_garbage()
             self.instruments.gc_runs_total += 1

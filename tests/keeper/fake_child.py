@@ -24,6 +24,7 @@ MINE = _told.get(f"{KIND}{INCARNATION}", _told.get(f"{KIND} {SETTINGS}", _told.g
 _events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 _events.connect("\0" + EVENTS)
 _kept = []
+_served = []
 
 
 def note(event, **facts):
@@ -74,6 +75,8 @@ def reach(point):
         case [str(why), int(code)]:
             say({"am": "failed", "why": why, "code": code})
             sys.exit(code)
+        case "tell":
+            note("reached", at=point)
         case "nonsense":
             CHANNEL.send(b"{")
             say({"am": "what?"})
@@ -118,9 +121,10 @@ def shard():
     reach("warm")
     while True:
         match hear()[0]:
-            case {"do": "serve"}:
-                reach("adopt")
-                say({"am": "serving"})
+            case {"do": "serve", "slot": slot}:
+                reach("adopt" if not _served else f"foster {slot}")
+                _served.append(slot)
+                say({"am": "serving", "slot": slot})
                 note("serving")
                 reach("serve")
             case {"do": "drain"}:

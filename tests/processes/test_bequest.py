@@ -50,14 +50,16 @@ class Scene:
         assert len(sock.recv(read, socket.MSG_WAITALL) if read else b"") == read
         return sock
 
-    def fetch(self, *sockets: socket.socket) -> set[int]:
+    def fetch(
+        self, *sockets: socket.socket, guests: tuple[int, ...] = (), elsewhere: tuple[tuple[int, int], ...] = ()
+    ) -> set[int]:
         """The inodes of the newcomers among them."""
         end, its = seqpacket_pair()
         guardian = Guardian(its, {sock.fileno() for sock in sockets})
         guardian.start()
         # Numbers are high where other tests have left much open: a row that names one so high has the search go on.
         rows = cast(Rows, SimpleNamespace(sockets={(1, 1 + max(sock.fileno() for sock in sockets))}))
-        found, newcomers = fetch_all(rows, {1: end.detach()}, self.public)
+        found, newcomers = fetch_all(rows, {1: end.detach()}, self.public, guests, lambda: elsewhere)
         guardian.join(10)
         its.close()
         assert not found
@@ -91,3 +93,12 @@ def test_two_descriptors_of_one_socket_are_one_newcomer(scene: Scene) -> None:
     sock = scene.accept()
     again = scene.stack.enter_context(sock.dup())
     assert scene.fetch(sock, again) == {os.fstat(sock.fileno()).st_ino}
+
+
+def test_newcomers_of_one_that_fostered_the_slot_are_those_of_its_own(scene: Scene) -> None:
+    """And there such as a row of the fostered slot names, silent as they are, must not be taken for newcomers."""
+    new, silent = scene.accept(), scene.accept()
+    assert scene.fetch(new, silent, guests=(1,)) == set()
+    assert scene.fetch(new, silent, elsewhere=((1, silent.fileno()), (2, new.fileno()))) == {
+        os.fstat(new.fileno()).st_ino
+    }

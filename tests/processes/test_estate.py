@@ -39,7 +39,7 @@ def test_all_that_attach_see_the_same() -> None:
     assert repr(one) == "<Estate of 3 slots>" and len(one.streams) == len(one.connections) == 3
     one.shards.tell(1, ShardFacts(pid=5, incarnation=2, state="serving"))
     assert other.shards.facts(1).pid == 5
-    one.inboxes[2].send({"kind": "hello"})
+    one.open_inboxes()[2].send({"kind": "hello"})
     assert other.inbox(2).receive() == ({"kind": "hello"}, [])
     with pytest.raises(BlockingIOError):
         other.inbox(1).receive()

@@ -39,6 +39,9 @@ class FakeEstate:
     clock: VirtualClock = field(default_factory=VirtualClock)
     inboxes: list[FakeShard] = field(default_factory=lambda: [FakeShard(), FakeShard()])
 
+    def open_inboxes(self) -> list[FakeShard]:
+        return self.inboxes
+
     def __post_init__(self) -> None:
         self.shards = ShardsTable.make(2, self.clock.now)
         self.counts = make_counts(2)

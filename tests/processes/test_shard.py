@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from longwire.keeper.channel import Channel
-from longwire.lifecycle import House
 from longwire.processes import shard as module
+from longwire.processes.serving import Serving
 from longwire.processes.shard import Shard
 
 # What is not closed here belongs to a process that ends, and takes it along.
@@ -121,12 +121,12 @@ async def test_how_long_streams_may_take_when_it_is_to_end(
 ) -> None:
     shard = make_shard()
     shard._stopping = asyncio.Event()
-    house = cast(House, SimpleNamespace(registry=SimpleNamespace(live_count=3)))
+    shard.servings.append(cast(Serving, SimpleNamespace(house=SimpleNamespace(registry=SimpleNamespace(live_count=3)))))
     if message is None:
         keeper.close()
     else:
         keeper.send(message)
-    shard._hear(house)
+    shard._hear()
     assert shard._stopping.is_set() and shard._drain_s == drain_s
 
 
@@ -134,7 +134,7 @@ async def test_what_it_does_not_understand_does_not_end_it(keeper: Channel, capl
     shard = make_shard()
     shard._stopping = asyncio.Event()
     shard.channel.set_blocking(False)
-    shard._hear(cast(House, None))
+    shard._hear()
     keeper.send({"do": "dance"})
-    shard._hear(cast(House, None))
+    shard._hear()
     assert not shard._stopping.is_set() and "strange_message" in caplog.text

@@ -243,11 +243,12 @@ async def running(
     prefix: tuple[str, ...] = (),
     engine: str = "",
     path: Path | None = None,
+    python: str = sys.executable,
     **settings: object,
 ) -> AsyncIterator[Gateway]:
     """A gateway before a stand-in that runs in this loop (or before ``engine``). ``settings`` become flags, ``config`` is TOML
     beside them (its file goes to ``path``; ``ENGINE`` in it stands for the stand-in's address), ``prefix`` comes before the
-    command."""
+    command, ``python`` runs all of it."""
     sim = SimServer(SimSettings(port=0))
     host, port = await sim.start()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
@@ -259,7 +260,7 @@ async def running(
         flags.append("--arena-bytes=96MiB")
     if "[[engines]]" not in config:
         flags.append(f"--engine={engine or f'sim=http://{host}:{port}'}")
-    command = [*prefix, sys.executable, "-m", "longwire", "serve"]
+    command = [*prefix, python, "-m", "longwire", "serve"]
     process = await asyncio.create_subprocess_exec(
         *command, "--port=0", "--admin-port=0", f"--shards={shards}", "--probe-s=1", *flags,
         env={**os.environ, "PYTHONPATH": str(SRC), **(env or {})},

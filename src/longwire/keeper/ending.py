@@ -54,8 +54,8 @@ class Ending:
         left_s = max(0.0, self._drained_by - time.monotonic())
         if not member.tell({"do": "drain", "drain_s": left_s}):
             member.kill()
-        assert member.slot is not None
-        self._keeper.slots.show(self._keeper.slots[member.slot])
+        for slot in self._keeper.slots.served_by(member):
+            self._keeper.slots.show(slot)
 
     def go_on(self) -> None:
         """Something has ended: see what is left to do. Once no shard is left, nobody needs the others."""

@@ -1,20 +1,31 @@
 """Which process is given which slot, and how many wait for one.
 
-What lives here: filling empty slots, and starting what is missing. What must not: what follows from a death (keeper.py), the
-giving itself (slots.py).
+What lives here: filling empty slots, starting what is missing, and who fosters a slot for which no process can be had.
+What must not: what follows from a death (keeper.py), the giving itself (slots.py).
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
 from .members import Member
+from .pace import START
 from .slots import Slot
-from .states import State
+from .states import Event, State
 
 if TYPE_CHECKING:
     from .keeper import Keeper
+
+log = logging.getLogger("longwire.keeper")
+
+FOSTER_AFTER = 2
+"""Processes in a row that could not be started: the first one may have met a moment without memory, and a second one follows it
+after a tenth of a second. Then streams have waited long enough for a process of their own."""
+
+MAX_LOST_FOSTERS = 2
+"""One may have died of something else. A second one shows that what is left there kills, and a third is not tried."""
 
 
 class Filling:
@@ -27,16 +38,25 @@ class Filling:
         """Give every empty slot to a warm process, and see to it that there are enough of those."""
         keeper = self._keeper
         for slot in self._empty():
-            member = next((each for each in self._waiting() if each.state is State.WARM), None)
+            member = self._warm()
             if member is None:
                 break
+            if keeper.slots.has_to_wait(slot):
+                continue
             keeper.slots.give(slot, member)
             if keeper.ending is not None:
                 keeper.ending.drain(member)
+        self._foster()
+        self._relieve()
         if not keeper.pace.failures("shard"):
             self.start_missing()
         elif self._missing():
             keeper.pace.put_off("shard", time.monotonic())
+
+    def try_again(self) -> None:
+        """The pause after a failure is over."""
+        self.start_missing()
+        self._foster()
 
     def start_missing(self) -> None:
         """All of them; only one where the last ones failed, to see how that fares."""
@@ -45,10 +65,56 @@ class Filling:
             if self._keeper.start("shard") is None:
                 return
 
+    def _foster(self) -> None:
+        """Where the machine has no process left for us, streams need not wait until it has: a shard that serves takes them.
+
+        Only then. A process of their own takes less time for it, and an adoption that can kill is tried on one that has
+        nothing to lose.
+        """
+        keeper = self._keeper
+        if keeper.pace.failures(START) < FOSTER_AFTER or keeper.ending is not None or keeper.reload is not None:
+            return
+        for slot in self._empty():
+            fosters = [member for member in self._serving() if not any(s.is_taken_over for s in self._of(member))]
+            if (
+                not slot.orphans
+                or slot.lost_fosters >= MAX_LOST_FOSTERS
+                or keeper.slots.has_to_wait(slot)
+                or not fosters
+            ):
+                continue
+            foster = min(fosters, key=lambda member: len(self._of(member)))
+            if keeper.slots.entrust(slot, foster):
+                log.warning("slot_fostered", extra={"fields": {"slot": slot.index, "pid": foster.pid}})
+
+    def _relieve(self) -> None:
+        """Once there are processes for all of its slots, one that fosters leaves them all, as in a reload."""
+        keeper = self._keeper
+        waiting = sum(member.state is State.WARM for member in self._waiting())
+        if keeper.ending is not None or keeper.reload is not None or self._empty():
+            return
+        for member in self._serving():
+            slots = self._of(member)
+            if 1 < len(slots) <= waiting and not any(slot.is_taken_over for slot in slots):
+                member.happens(Event.REPLACED)
+                if not member.tell({"do": "yield"}):
+                    member.kill()
+                return
+
+    def _of(self, member: Member) -> list[Slot]:
+        return self._keeper.slots.served_by(member)
+
+    def _serving(self) -> list[Member]:
+        generation, members = self._keeper.generation, self._keeper.members.values()
+        return [each for each in members if each.state is State.SERVING and each.generation == generation]
+
     def _empty(self) -> list[Slot]:
         """At the end only a slot in which something is left needs somebody."""
         is_ending = self._keeper.ending is not None
         return [slot for slot in self._keeper.slots if slot.member is None and (slot.orphans or not is_ending)]
+
+    def _warm(self) -> Member | None:
+        return next((each for each in self._waiting() if each.state is State.WARM), None)
 
     def _waiting(self) -> list[Member]:
         """Who could be given a slot, now or when it is warm."""
@@ -60,4 +126,5 @@ class Filling:
         keeper = self._keeper
         # The spare starts when nothing is being adopted: its imports would take a core from what people wait for.
         may_have_spare = keeper.has_served and keeper.ending is None and not keeper.slots.are_adopting
-        return max(0, (len(self._empty()) or int(may_have_spare)) - len(self._waiting()))
+        spares = max([1, *(len(self._of(member)) for member in self._serving())])
+        return max(0, (len(self._empty()) or spares * may_have_spare) - len(self._waiting()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .channel import close_all
 from .members import Member
+from .pace import START
 from .states import Event
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ class Hearing:
                 member.take_guardian(socket.socket(fileno=fds.pop(0)))
             case {"am": "warm"} if not member.is_reaped:
                 member.happens(Event.WARMED)
+                keeper.pace.forgive(START)
                 if keeper.reload is not None and member.generation != keeper.generation:
                     keeper.reload.warmed()
                 else:
                     keeper.filling.fill()
             case {"am": "serving"} if member.slot is not None:
-                keeper.serves(member)
+                keeper.serves(member, keeper.slots[int(message.get("slot", member.slot))])
             case {"am": "warm" | "drained"}:
                 pass  # its end is here, or follows
             case {"am": "failed", "why": str(why), "code": int(code)}:

@@ -26,11 +26,11 @@ from .ending import Ending
 from .filling import Filling
 from .hearing import Hearing
 from .members import SIGNALS, Member, Orders, start_member
-from .pace import Pace
+from .pace import START, Pace
 from .reexec import Succession
 from .reload import Reload
 from .roll import Roll
-from .slots import Slots
+from .slots import Slot, Slots
 from .states import Event, State
 
 log = logging.getLogger("longwire.keeper")
@@ -132,7 +132,7 @@ class Keeper:
 
     def _look_at_the_clock(self, now: float) -> None:
         for kind in self.pace.take_due(now):
-            self.filling.start_missing() if kind == "shard" else self.start(kind)
+            self.filling.try_again() if kind == "shard" else self.start(kind)
         if self.ending is not None:
             self.ending.look(now)
         if self.reload is not None:
@@ -155,6 +155,7 @@ class Keeper:
             member = start_member(kind, command, self.incarnations, generation, deed or self.deed)
         except OSError as exc:
             log.error("start_failed", extra={"fields": {"kind": kind, "problem": exc.strerror}})
+            self.pace.note_failure(START, time.monotonic())
             self._failed(kind, f"no process could be started: {exc.strerror}")
             return None
         self.members[member.pid] = member
@@ -218,6 +219,8 @@ class Keeper:
             log.warning("shard_died", extra={"fields": fields})
         self.slots.vacate(member, leaves_streams=not is_done)
         is_ours = member.generation == self.generation
+        if is_fault and is_ours and before is State.STARTING:
+            self.pace.note_failure(START, time.monotonic())
         if self.reload is not None:
             self.reload.died(member, before)
         if is_fault and is_ours and (self.ending is not None or before is not State.SERVING):
@@ -239,14 +242,13 @@ class Keeper:
         if self.reload is not None:
             self.reload.hear_failure(member, why)
 
-    def serves(self, member: Member) -> None:
-        """It has taken over what was left in its slot."""
-        assert member.slot is not None
-        member.happens(Event.ADOPTED)
-        slot = self.slots[member.slot]
+    def serves(self, member: Member, slot: Slot) -> None:
+        """It has taken over what was left in this slot."""
         slot.release()
+        if slot.index == member.slot:
+            member.happens(Event.ADOPTED)
+            self.pace.forgive("shard")
         self.slots.show(slot)
-        self.pace.forgive("shard")
         if self._announce is not None and self.slots.all_serve:
             announce, self._announce, self._exit_code = self._announce, None, 0
             announce()

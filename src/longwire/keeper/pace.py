@@ -13,6 +13,9 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 half a second: more often than that, and failing would cost those that serve."""
 FORGET_S = 60.0
 """A failure so long ago has nothing to do with the next one."""
+START = "start"
+"""As a kind: a process that could not be started, or a shard that ended before it was warm. What there is to take over has no
+part in such a failure, so whoever serves already may fare better with it."""
 
 
 class Pace:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from .channel import Channel
 from .deed import store_text
 from .members import SIGNALS, Member
-from .slots import Orphan
+from .slots import Orphan, Slot
 from .states import State
 
 if TYPE_CHECKING:
@@ -77,7 +77,15 @@ class SlotState(NamedTuple):
 
     restarts: int
     orphans: list[list[int]]
-    """Incarnation and descriptor of each."""
+    """Incarnation and descriptor of each, and whether it was a guest."""
+    foster: int = 0
+    """The process that serves it besides its own."""
+
+    @classmethod
+    def of(cls, slot: Slot) -> Self:
+        foster = slot.member.pid if slot.member is not None and slot.member.slot != slot.index else 0
+        orphans = [[each.incarnation, each.guardian.fileno(), int(each.is_guest)] for each in slot.orphans]
+        return cls(slot.restarts, orphans, foster)
 
 
 class Inheritance(NamedTuple):
@@ -106,10 +114,7 @@ class Inheritance(NamedTuple):
             list(keeper.signals),
             dict(keeper.pace.again),
             [MemberState.of(member) for member in keeper.members.values() if member.kind != "keeper"],
-            [
-                SlotState(slot.restarts, [[o.incarnation, o.guardian.fileno()] for o in slot.orphans])
-                for slot in keeper.slots
-            ],
+            [SlotState.of(slot) for slot in keeper.slots],
         )
 
     def store(self) -> int:
@@ -137,7 +142,7 @@ class Inheritance(NamedTuple):
             if member.guardian is not None:
                 yield member.guardian
         for slot in self.slots:
-            yield from (fd for _, fd in slot.orphans)
+            yield from (orphan[1] for orphan in slot.orphans)
 
     def fill(self, keeper: Keeper) -> None:
         """Let a new keeper know all of it, and listen to everyone."""
@@ -146,13 +151,15 @@ class Inheritance(NamedTuple):
         keeper.pace.again.update(self.again)
         for slot, known in zip(keeper.slots, self.slots, strict=True):
             slot.restarts = known.restarts
-            slot.orphans = [Orphan(incarnation, _socket(fd)) for incarnation, fd in known.orphans]
+            slot.orphans = [Orphan(number, _socket(fd), *map(bool, rest)) for number, fd, *rest in known.orphans]
         for line in self.members:
             member = line.revive()
             keeper.members[member.pid] = member
             keeper.hearing.begin(member)
             if member.slot is not None:
                 keeper.slots[member.slot].member = member
+        for slot, known in zip(keeper.slots, self.slots, strict=True):
+            slot.member = keeper.members.get(known.foster, slot.member)
 
 
 VERSION = 1

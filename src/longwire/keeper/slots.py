@@ -26,6 +26,8 @@ class Orphan(NamedTuple):
 
     incarnation: int
     guardian: socket.socket
+    is_guest: bool = False
+    """It was at home in another slot, and fostered this one besides."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,13 @@ class Slot:
     member: Member | None = None
     orphans: list[Orphan] = field(default_factory=list)
     restarts: int = -1
+    lost_fosters: int = 0
+    """Who fostered it in vain since a process of its own was on it: they died before they served it."""
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a process is on it that has not said yet that it serves."""
+        return self.member is not None and bool(self.orphans)
 
     def release(self) -> None:
         """What its former shards have left is adopted, or given up."""
@@ -62,11 +71,15 @@ class Slots:
 
     @property
     def all_serve(self) -> bool:
-        return all(slot.member is not None and slot.member.state is State.SERVING for slot in self._slots)
+        return all(
+            slot.member is not None and slot.member.state is State.SERVING and not slot.orphans for slot in self._slots
+        )
 
     @property
     def are_adopting(self) -> bool:
-        return any(slot.member is not None and slot.member.state is State.ADOPTING for slot in self._slots)
+        return any(
+            slot.member is not None and (slot.member.state is State.ADOPTING or slot.is_taken_over) for slot in self
+        )
 
     @property
     def live_streams(self) -> int:
@@ -76,47 +89,87 @@ class Slots:
     def give(self, slot: Slot, member: Member) -> None:
         """Let a warm process serve this slot, and take over what is left there. One that cannot be told so is killed, and
         takes the same way as one that dies of it."""
-        slot.member, member.slot = member, slot.index
-        slot.restarts += 1
+        slot.lost_fosters = 0
+        member.slot = slot.index
         member.happens(Event.CHOSEN)
-        owners = [orphan.incarnation for orphan in slot.orphans]
-        message = {"do": "serve", "slot": slot.index, "restarts": slot.restarts, "owners": owners}
-        if not member.tell(message, [orphan.guardian.fileno() for orphan in slot.orphans]):
+        if not self._tell(slot, member):
             member.kill()
+        self._place(slot, member)
+
+    def entrust(self, slot: Slot, member: Member) -> bool:
+        """Let one that serves its own slot foster this one, too: take over what is left there. Whether it was told so."""
+        if not self._tell(slot, member):
+            return False
+        self._place(slot, member)
+        return True
+
+    def _place(self, slot: Slot, member: Member) -> None:
+        slot.member = member
+        slot.restarts += 1
         self.show(slot)
 
+    @staticmethod
+    def _tell(slot: Slot, member: Member) -> bool:
+        message = {
+            "do": "serve",
+            "slot": slot.index,
+            "restarts": slot.restarts + 1,
+            "owners": [orphan.incarnation for orphan in slot.orphans],
+            "guests": [orphan.incarnation for orphan in slot.orphans if orphan.is_guest],
+        }
+        return member.tell(message, [orphan.guardian.fileno() for orphan in slot.orphans])
+
+    def served_by(self, member: Member) -> list[Slot]:
+        """All slots that a process serves; its own first."""
+        return sorted(
+            (slot for slot in self._slots if slot.member is member), key=lambda slot: slot.index != member.slot
+        )
+
+    def has_to_wait(self, slot: Slot) -> bool:
+        """Whether an empty slot cannot be taken over yet, because of a dead shard that leaves another slot as well.
+
+        Its guardian answers one at a time. And its own slot comes first: there the clients are looked for that it had accepted
+        and named in no row yet, and those that rows of the other slot name must still be told from them.
+        """
+        return any(
+            mine.incarnation == its.incarnation and (other.is_taken_over or mine.is_guest > its.is_guest)
+            for other in self._slots
+            if other is not slot
+            for its in other.orphans
+            for mine in slot.orphans
+        )
+
     def vacate(self, member: Member, leaves_streams: bool) -> None:
-        """A process is dead: its slot is free, and its guardian is kept for the next one."""
-        slot = self._slots[member.slot] if member.slot is not None else None
-        if slot is None or slot.member is not member:
-            member.close_guardian()
-            return
-        slot.member = None
-        if not leaves_streams:
-            member.close_guardian()
-            slot.release()
-        elif member.guardian is not None:
-            slot.orphans.append(Orphan(member.incarnation, member.guardian))
-            member.guardian = None
-        for orphan in slot.orphans[:-MAX_ORPHANS]:
-            orphan.guardian.close()
-        del slot.orphans[:-MAX_ORPHANS]
-        self.show(slot)
+        """A process is dead: its slots are free, and its guardian is kept for whoever comes next."""
+        for slot in self.served_by(member):
+            is_guest = slot.index != member.slot
+            slot.lost_fosters += is_guest and slot.is_taken_over
+            slot.member = None
+            if not leaves_streams:
+                slot.release()
+            elif member.guardian is not None:
+                slot.orphans.append(Orphan(member.incarnation, member.guardian.dup(), is_guest))
+            for orphan in slot.orphans[:-MAX_ORPHANS]:
+                orphan.guardian.close()
+            del slot.orphans[:-MAX_ORPHANS]
+            self.show(slot)
+        member.close_guardian()
 
     def show(self, slot: Slot) -> None:
         """Write the slot's row of the shards table."""
         member = slot.member
         facts = ShardFacts(restarts=max(0, slot.restarts))
         if member is not None:
-            state = SHOWN[member.state]
+            state = SHOWN[State.ADOPTING if member.state is State.SERVING and slot.is_taken_over else member.state]
             facts = facts._replace(pid=member.pid, incarnation=member.incarnation, state=state, started=member.started)
         self._table.tell(slot.index, facts)
 
     def silent(self, longer_than_s: float) -> Iterator[tuple[Member, float]]:
         """Who serves and whose loop was not heard of for so long."""
         for view in self._table.read():
-            member = self._slots[view.index].member
-            if member is not None and member.state is State.SERVING and view.silent_s > longer_than_s:
+            slot = self._slots[view.index]
+            member = None if slot.is_taken_over else slot.member
+            if member is not None and member.state in (State.SERVING, State.YIELDING) and view.silent_s > longer_than_s:
                 yield member, view.silent_s
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable, Container, Iterable
 
 from ..adopt import Rows, Socket
 from ..keeper.channel import MAX_DESCRIPTORS
@@ -25,22 +26,36 @@ MAX_NUMBER = 1 << 20
 
 
 def fetch_all(
-    rows: Rows, ends: dict[int, int], public: socket.socket
+    rows: Rows,
+    ends: dict[int, int],
+    public: socket.socket,
+    guests: Container[int] = (),
+    named_elsewhere: Callable[[], Iterable[Socket]] = tuple,
 ) -> tuple[dict[Socket, socket.socket], list[socket.socket]]:
-    """Every socket that the rows name, and the newcomers; from the guardians of whoever had them. ``ends`` are descriptors by
-    incarnation, ``public`` is the listening socket."""
+    """Every socket that the rows name, and the newcomers; from the guardians of whoever had them.
+
+    ``ends`` are descriptors by incarnation, ``public`` is the listening socket. Of ``guests`` only named sockets are ours, and
+    their newcomers are another slot's. ``named_elsewhere`` are the sockets that rows of other slots name; it is asked for only
+    where there could be newcomers.
+    """
     wanted: dict[int, list[int]] = {}
     for owner, fd in rows.sockets:
         wanted.setdefault(owner, []).append(fd)
     found: dict[Socket, socket.socket] = {}
-    others: list[socket.socket] = []
+    others: dict[Socket, socket.socket] = {}
     for owner, end_fd in ends.items():
         end = socket.socket(fileno=end_fd)
         named = _fetch(end, owner, wanted.get(owner, []))
         found |= {(owner, number): sock for number, sock in named.items()}
-        others += _fetch_others(end, owner, set(wanted.get(owner, [])))
+        if owner not in guests:
+            others |= _fetch_others(end, owner, set(wanted.get(owner, [])))
         end.close()
-    return found, _find_newcomers(others, {_identity(sock) for sock in found.values()}, public)
+    newcomers = _find_newcomers(others, {_identity(sock) for sock in found.values()}, public)
+    if newcomers:
+        for key in named_elsewhere():
+            if key in newcomers:
+                newcomers.pop(key).close()
+    return found, list(newcomers.values())
 
 
 def _fetch(end: socket.socket, owner: int, numbers: list[int]) -> dict[int, socket.socket]:
@@ -54,30 +69,32 @@ def _fetch(end: socket.socket, owner: int, numbers: list[int]) -> dict[int, sock
     return {number: socket.socket(fileno=fd) for number, fd in fetched.items()}
 
 
-def _fetch_others(end: socket.socket, owner: int, named: set[int]) -> list[socket.socket]:
+def _fetch_others(end: socket.socket, owner: int, named: set[int]) -> dict[Socket, socket.socket]:
     """The sockets that no row names. Numbers are given out from the lowest, so behind the highest that is known nothing is
     open where a whole batch is empty."""
-    found: list[socket.socket] = []
+    found: dict[Socket, socket.socket] = {}
     highest = max(named, default=0)
     for start in range(0, MAX_NUMBER, MAX_DESCRIPTORS):
         batch = [number for number in range(start, start + MAX_DESCRIPTORS) if number not in named]
         fetched = _fetch(end, owner, batch)
-        found += fetched.values()
+        found |= {(owner, number): sock for number, sock in fetched.items()}
         if not fetched and start > highest:
             break
     return found
 
 
-def _find_newcomers(others: list[socket.socket], known: set[int], public: socket.socket) -> list[socket.socket]:
+def _find_newcomers(
+    others: dict[Socket, socket.socket], known: set[int], public: socket.socket
+) -> dict[Socket, socket.socket]:
     """Those of clients of ours of which not a byte was read: they were accepted, and killed was whoever would have said so in a
     row. All else is closed: what was idle, or on its way out."""
     port = _port(public)
-    newcomers: list[socket.socket] = []
-    for sock in others:
+    newcomers: dict[Socket, socket.socket] = {}
+    for key, sock in others.items():
         is_ours = sock.family == public.family and sock.type == socket.SOCK_STREAM and _port(sock) == port
         if is_ours and _identity(sock) not in known and _is_untouched(sock):
             known.add(_identity(sock))
-            newcomers.append(sock)
+            newcomers[key] = sock
         else:
             sock.close()
     return newcomers

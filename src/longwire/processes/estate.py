@@ -72,9 +72,6 @@ class Estate:
         self.arena_fds = [slot.arena for slot in deed.slots]
         self.shards = ShardsTable.attach(deed.shards)
         self.counts = attach_counts(deed.counts)
-        self.inboxes = [Channel(socket.socket(fileno=slot.inbox_in)) for slot in deed.slots]
-        for inbox in self.inboxes:
-            inbox.set_blocking(False)
 
     def __repr__(self) -> str:
         return f"<Estate of {self.slots} slots>"
@@ -104,6 +101,13 @@ class Estate:
     def matrix(self) -> Matrix:
         """The tenants' counters."""
         return Matrix.attach(self.matrix_fd)
+
+    def open_inboxes(self) -> list[Channel]:
+        """The ends that messages are put in at, by slot; each caller's are its own, to wait at."""
+        inboxes = [Channel(socket.socket(fileno=os.dup(slot.inbox_in))) for slot in self.deed.slots]
+        for inbox in inboxes:
+            inbox.set_blocking(False)
+        return inboxes
 
     def inbox(self, slot: int) -> Channel:
         """The end that the slot's shard reads."""

@@ -53,8 +53,7 @@ class Estate(Protocol):
     def counts(self) -> Table:
         """A row of counters per slot."""
 
-    @property
-    def inboxes(self) -> Sequence[Inbox]:
+    def open_inboxes(self) -> Sequence[Inbox]:
         """The write end of each slot's inbox. It must not block: a shard that hangs does not empty its own."""
 
 
@@ -86,7 +85,7 @@ class EstateSource:
         self._complete = complete
         self._clocks = clocks
         self._limits = {tenant.name: tenant.max_streams for tenant in settings.tenants}
-        self._operators = [Operator(inbox) for inbox in estate.inboxes]
+        self._operators = [Operator(inbox) for inbox in estate.open_inboxes()]
 
     def __repr__(self) -> str:
         return f"<EstateSource of {self._estate.shards!r}>"

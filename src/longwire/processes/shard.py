@@ -1,6 +1,6 @@
 """A shard: the process that serves one slot, from its start as a spare to its end.
 
-What lives here: the order of its life, and what the keeper may ask of it. What must not: rooms (lifecycle builds them).
+What lives here: the order of its life, and what the keeper may ask of it. What must not: what it takes to serve (serving.py).
 
 Everything is imported before the process says that it is warm: nothing may be read from disk later, where a new version
 may lie by then, and a pause must not contain the start of an interpreter.
@@ -9,13 +9,11 @@ may lie by then, and a pause must not contain the start of an interpreter.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,36 +22,24 @@ from typing import Any
 import uvloop
 
 from ..admission.matrix import WrongLayout
-from ..adopt import Adopter, claim_rows
-from ..groundwork import make_tls, raise_descriptor_limit, settle_garbage, shown, widen_descriptor_table
+from ..groundwork import raise_descriptor_limit, settle_garbage, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded
-from ..lifecycle import House
-from ..observe.counts import read_models, restore_counters
 from ..observe.streamlog import configure_logging
-from ..operation import write_counts
-from ..server.passing import Neighbours
 from ..streams.counters import counters_work
 from ..streams.shared import LayoutMismatch
 from ..words import faultpoint
 from ..words.errors import SettingsError
-from .bequest import fetch_all
 from .estate import Estate
+from .serving import Serving
 
 log = logging.getLogger("longwire.shard")
 
 ORPHANED_S = 3600.0
 """Without a keeper: for the longest streams. Nobody waits for our end."""
 
-WAKE_AT_ONCE = 64
-"""Ended streams that are taken over between two turns of the loop: a few milliseconds."""
 OTHER_VERSION = (LayoutMismatch, WrongLayout)
-BEAT_S = 0.25
-COUNT_S = 1.0
-FIRST_LOOK_S = 0.5
-"""A shard that nobody waits for accepts no connection before it has looked at its engines once, or for so long: what it cannot
-know yet it would refuse."""
 
 
 class Shard:
@@ -66,6 +52,10 @@ class Shard:
         self.settings = self.estate.settings
         self.guarded = Guarded("lw-guardian")
         self.adopts = counters_work()
+        self.servings: list[Serving] = []
+        """Our own slot, and those that we foster."""
+        self._public: socket.socket
+        self._fostering: asyncio.Task[Serving] | None = None
         self._stopping: asyncio.Event | None = None
         self._drain_s = 0.0
 
@@ -101,94 +91,66 @@ class Shard:
 
     async def serve(self, orders: dict[str, Any], ends: list[int]) -> int:
         """Take over what was left in the slot, and serve it until the end."""
-        told_s = time.monotonic()
-        slot = int(orders["slot"])
         loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        memory = self.estate.memory(slot, self.incarnation)
-        rows = claim_rows(memory)
-        public = socket.socket(fileno=self.estate.deed.public)
-        sockets, newcomers = fetch_all(rows, dict(zip(orders["owners"], ends, strict=True)), public)
-        house = House(self.settings, memory, self.estate.matrix(), self.estate.blob.secret)
-        counted = self.estate.counts.read(slot)
-        restore_counters(house.instruments, counted)
-        house.recall(read_models(counted))
-        await house.begin()
-        neighbours = Neighbours(house.listener, self.estate.inbox(slot), self.estate.inboxes)
-        neighbours.is_served = lambda other: self.estate.shards.facts(other).pid != 0
-        house.listener.neighbours = neighbours  # before it is started: what was being passed on is adopted, too
-        house.know_others(self.estate.streams)
-        house.others_are_ready = self.estate.shards.have_met_engines
-        adopter = house.adopter()
-        house.limiter.begin_recount()
-        await adopter.adopt(rows, sockets)
-        house.limiter.end_recount()
-        gc.freeze()  # what was taken over may live long
-        adopted_s = time.monotonic() - told_s
-        if not (adopter.streams_adopted or adopter.connections_adopted):
-            await house.wait_engines(FIRST_LOOK_S)
-        public.setblocking(False)
-        tls = make_tls(self.settings)
-        for sock in newcomers:
-            house.listener.welcome(sock, tls)
-        self._beat(house, slot)  # before it can be asked for anything
-        await house.listener.start(
-            public,
-            tls,
-            is_shared=True,
-            loads=self.estate.shards.loads if self.estate.slots > 1 else None,
-        )
-        neighbours.start()
-        house.start_clockwork()
-        house.keep_reading_process()
-        with suppress(BrokenPipeError):  # the keeper is gone: that is heard next, and what was taken over goes on
-            self.channel.send({"am": "serving", "streams": adopter.streams_adopted})
+        self._public = socket.socket(fileno=self.estate.deed.public)
+        self._public.setblocking(False)
+        own = await self._take_on(orders, ends, is_own=True)
         self.channel.set_blocking(False)
-        loop.add_reader(self.channel.fileno(), partial(self._hear, house))
+        loop.add_reader(self.channel.fileno(), self._hear)
         if self.guarded.lives:
             loop.add_reader(self.guarded.fileno(), self._guard_again)
-        self._count(house, slot)
-        loop.call_soon(self._wake_some, adopter)
-        if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
-            _note_adoption(adopter, house, slot, adopted_s)
-        if slot == 0 and not orders["restarts"]:
-            scheme = "https" if self.settings.tls_cert_file else "http"
-            house.greet_soon(f"{scheme}://{shown(public)}")
+        if own.slot == 0 and not orders["restarts"]:
+            own.greet_soon()
         await self._stopping.wait()
-        await house.close(self._drain_s)
-        neighbours.close()
-        write_counts(house.gauges(), self.estate.counts, slot)
+        await asyncio.gather(*(serving.end(self._drain_s) for serving in self.servings))
         with suppress(OSError):
             self.channel.send({"am": "drained"})
         return 0
 
-    def _wake_some(self, adopter: Adopter) -> None:
-        if adopter.wake_some(WAKE_AT_ONCE):
-            asyncio.get_running_loop().call_soon(self._wake_some, adopter)
+    async def _take_on(self, orders: dict[str, Any], ends: list[int], *, is_own: bool) -> Serving:
+        """Serve this slot from now on. Clients come through our own."""
+        serving = Serving(self.estate, int(orders["slot"]), self.incarnation, self._public)
+        adopter = await serving.begin(orders, ends)
+        if is_own:
+            await serving.open()
+        self.servings.append(serving)
+        serving.go_on(adopter, partial(self._count_live, serving))
+        with suppress(BrokenPipeError):  # the keeper is gone: that is heard next, and what was taken over goes on
+            self.channel.send({"am": "serving", "slot": serving.slot, "streams": adopter.streams_adopted})
+        return serving
 
-    def _beat(self, house: House, slot: int) -> None:
-        """Tell the shards table that the loop turns."""
-        live, connections = house.registry.live_count, len(house.listener.connections)
-        lag_us = int(house.lag_s * 1e6)
-        met = house.has_met_engine
-        self.estate.shards.beat(slot, house.clock.now(), live, connections, lag_us, has_met_engine=met)
-        house.clock.call_later(BEAT_S, self._beat, house, slot)
+    def _count_live(self, but: Serving | None = None) -> int:
+        """Live streams of all slots but one."""
+        return sum(serving.house.registry.live_count for serving in self.servings if serving is not but)
 
-    def _count(self, house: House, slot: int) -> None:
-        """Let others see what was counted."""
-        house.clock.call_later(COUNT_S, self._count, house, slot)
-        write_counts(house.gauges(), self.estate.counts, slot)
+    def _foster(self, orders: dict[str, Any], ends: list[int]) -> None:
+        """There is no process for this slot: serve it besides our own."""
+        task = asyncio.get_running_loop().create_task(self._take_on(orders, ends, is_own=False))
+        task.add_done_callback(self._fostered)
+        self._fostering = task
 
-    def _hear(self, house: House) -> None:
+    def _fostered(self, task: asyncio.Task[Serving]) -> None:
+        """Half of a slot cannot be served, and only our end lets another one have it: that is what a crash is for."""
+        self._fostering = None
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.critical("foster_fault", exc_info=fault)
+            os._exit(1)
+
+    # What the keeper says.
+
+    def _hear(self) -> None:
         try:
             received = self.channel.receive()
         except BlockingIOError:
             return
         match received:
             case None:
-                self._outlive_keeper(house)
+                self._outlive_keeper()
+            case ({"do": "serve"} as orders, ends):
+                self._foster(orders, ends)
             case ({"do": "yield"}, _):
-                self._yield_to_successor(house)
+                self._yield_to_successor()
             case ({"do": "drain", "drain_s": drain_s}, _):
                 self._stop(float(drain_s))
             case ({"do": "stop"}, _):
@@ -201,19 +163,17 @@ class Shard:
         self._drain_s = drain_s
         self._stopping.set()
 
-    def _outlive_keeper(self, house: House) -> None:
+    def _outlive_keeper(self) -> None:
         """The keeper is gone: what runs goes on to its end, and nothing new begins."""
-        log.error("keeper_lost", extra={"fields": {"streams": house.registry.live_count}})
+        log.error("keeper_lost", extra={"fields": {"streams": self._count_live()}})
         asyncio.get_running_loop().remove_reader(self.channel.fileno())
         self.estate.stop_listening()
         self._stop(max(self.settings.drain_s, ORPHANED_S))
 
-    def _yield_to_successor(self, house: House) -> None:
+    def _yield_to_successor(self) -> None:
         """Put every row in order and leave at once: the successor goes on from there, as if we had been killed."""
-        for stream in house.registry.list_live():
-            stream.unsplice()
-            house.registry.store_row(stream)
-        write_counts(house.gauges(), self.estate.counts, house.memory.place.slot)
+        for serving in self.servings:
+            serving.put_in_order()
         os._exit(0)
 
     def _guard_again(self) -> None:
@@ -223,20 +183,6 @@ class Shard:
         self._have_guarded()
         if self.guarded.lives:
             loop.add_reader(self.guarded.fileno(), self._guard_again)
-
-
-def _note_adoption(adopter: Adopter, house: House, slot: int, adopted_s: float) -> None:
-    """Count and log what was taken over."""
-    house.instruments.streams_adopted_total += adopter.streams_adopted
-    house.instruments.connections_adopted_total += adopter.connections_adopted
-    house.instruments.adoption_pause.observe_s(adopted_s)
-    fields = {
-        "slot": slot,
-        "streams": adopter.streams_adopted,
-        "connections": adopter.connections_adopted,
-        "faults": adopter.faults,
-    }
-    log.info("adopted", extra={"fields": fields})
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ What must not: when a client is accepted (accepting.py), what a connection does 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ TICK_S = 2.0
 SURPLUS_CONNECTIONS = 256
 """Beyond max_connections so many more are accepted, only to be told so in words; the rest is closed at once."""
 
+_serials = itertools.count(1)
+"""Of the process: it may serve several slots, and connections are passed from one to the other."""
+
 
 class Listener:
     """Owns the client connections of this process."""
@@ -60,7 +64,6 @@ class Listener:
         self.neighbours: Neighbours | None = None
         """The other shards; None where there are none."""
         self.turns = Turns(self.loop)
-        self._serial = 0
         self._acceptor: Acceptor | None = None
         self._listening_socket: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -145,9 +148,8 @@ class Listener:
                 on_failure()
 
     def next_serial(self) -> int:
-        """A number for a connection that none in this slot has or had."""
-        self._serial += 1
-        return self.place.incarnation << 32 | self._serial
+        """A number for a connection that none in any slot has or had."""
+        return self.place.incarnation << 32 | next(_serials)
 
     def add(self, connection: ClientConnection, row: int | None) -> int | None:
         """Count a new connection; returns its row (the one it was taken over with), or None where it will not be adopted."""

@@ -1,0 +1,169 @@
+"""One slot, as a shard serves it: from what is left there to the end of its last stream.
+
+What lives here: the order in which a slot is taken over, opened and closed. What must not: what the keeper asks for (shard.py),
+rooms (lifecycle builds them).
+
+A shard has one of these for its own slot, and one more for each slot that it fosters: all in one loop, each with rooms, memory
+and an inbox of its own, as if it were another process. New clients come through its own slot alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..adopt import Adopter, claim_rows
+from ..groundwork import make_tls, shown
+from ..lifecycle import House
+from ..observe.counts import read_models, restore_counters
+from ..operation import write_counts
+from ..server.passing import Neighbours
+from ..streams.claim import Socket
+from ..streams.tables import unpack_connection
+from .bequest import fetch_all
+from .estate import Estate
+
+log = logging.getLogger("longwire.shard")
+
+WAKE_AT_ONCE = 64
+"""Ended streams that are taken over between two turns of the loop: a few milliseconds."""
+BEAT_S = 0.25
+COUNT_S = 1.0
+FIRST_LOOK_S = 0.5
+"""A shard that nobody waits for accepts no connection before it has looked at its engines once, or for so long: what it cannot
+know yet it would refuse."""
+
+
+class Serving:
+    """One slot. ``public`` is the listening socket of all shards."""
+
+    def __init__(self, estate: Estate, slot: int, incarnation: int, public: socket.socket) -> None:
+        self.estate = estate
+        self.slot = slot
+        self._public = public
+        memory = estate.memory(slot, incarnation)
+        self._rows = claim_rows(memory)
+        self.house = House(estate.settings, memory, estate.matrix(), estate.blob.secret)
+        self._neighbours = Neighbours(self.house.listener, estate.inbox(slot), estate.open_inboxes())
+
+    def __repr__(self) -> str:
+        return f"<Serving slot {self.slot}, {self.house.registry.live_count} live streams>"
+
+    async def begin(self, orders: dict[str, Any], ends: list[int]) -> Adopter:
+        """Take over what was left in the slot. ``ends`` are those of the guardians of its ``owners``, in that order.
+
+        Raises:
+            SettingsError: the keys file is bad.
+        """
+        told_s = time.monotonic()
+        house = self.house
+        owners = dict(zip(orders["owners"], ends, strict=True))
+        guests = orders.get("guests", ())
+        sockets, newcomers = fetch_all(self._rows, owners, self._public, guests, self._named_elsewhere)
+        counted = self.estate.counts.read(self.slot)
+        restore_counters(house.instruments, counted)
+        house.recall(read_models(counted))
+        await house.begin()
+        self._meet_others()
+        adopter = house.adopter()
+        house.limiter.begin_recount()
+        await adopter.adopt(self._rows, sockets)
+        house.limiter.end_recount()
+        del self._rows
+        gc.freeze()  # what was taken over may live long
+        adopted_s = time.monotonic() - told_s
+        if not (adopter.streams_adopted or adopter.connections_adopted):
+            await house.wait_engines(FIRST_LOOK_S)
+        tls = make_tls(self.estate.settings)
+        for sock in newcomers:
+            house.listener.welcome(sock, tls)
+        self._beat()  # before it can be asked for anything
+        if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
+            self._note_adoption(adopter, adopted_s)
+        return adopter
+
+    def _meet_others(self) -> None:
+        house, shards = self.house, self.estate.shards
+        self._neighbours.is_served = lambda other: shards.facts(other).pid != 0
+        house.listener.neighbours = self._neighbours  # before it is started: what was being passed on is adopted, too
+        house.know_others(self.estate.streams)
+        house.others_are_ready = shards.have_met_engines
+
+    def _named_elsewhere(self) -> Iterator[Socket]:
+        """The clients' sockets that rows of other slots name: whoever has died may have fostered one of these."""
+        for table in (table for slot, table in enumerate(self.estate.connections) if slot != self.slot):
+            for index in range(table.rows_touched):
+                if (payload := table.read(index)) is not None:
+                    row = unpack_connection(payload)
+                    yield row.owner, row.fd
+
+    async def open(self) -> None:
+        """Accept new clients from now on."""
+        loads = self.estate.shards.loads if self.estate.slots > 1 else None
+        await self.house.listener.start(self._public, make_tls(self.estate.settings), is_shared=True, loads=loads)
+
+    def go_on(self, adopter: Adopter, live_elsewhere: Callable[[], int]) -> None:
+        """Look after what is here: from now on all goes by itself. ``live_elsewhere`` are the process's other live streams."""
+        self._neighbours.start()
+        self.house.live_elsewhere = live_elsewhere
+        self.house.listener.look_after()
+        self.house.start_clockwork()
+        self.house.keep_reading_process()
+        self._count()
+        asyncio.get_running_loop().call_soon(self._wake_some, adopter)
+
+    def greet_soon(self) -> None:
+        """Print what to try, once there is a model."""
+        scheme = "https" if self.estate.settings.tls_cert_file else "http"
+        self.house.greet_soon(f"{scheme}://{shown(self._public)}")
+
+    def _wake_some(self, adopter: Adopter) -> None:
+        if adopter.wake_some(WAKE_AT_ONCE):
+            asyncio.get_running_loop().call_soon(self._wake_some, adopter)
+
+    def _beat(self) -> None:
+        """Tell the shards table that the loop turns."""
+        house = self.house
+        live, connections = house.registry.live_count, len(house.listener.connections)
+        lag_us = int(house.lag_s * 1e6)
+        met = house.has_met_engine
+        self.estate.shards.beat(self.slot, house.clock.now(), live, connections, lag_us, has_met_engine=met)
+        house.clock.call_later(BEAT_S, self._beat)
+
+    def _count(self) -> None:
+        """Let others see what was counted."""
+        self.house.clock.call_later(COUNT_S, self._count)
+        write_counts(self.house.gauges(), self.estate.counts, self.slot)
+
+    def _note_adoption(self, adopter: Adopter, adopted_s: float) -> None:
+        instruments = self.house.instruments
+        instruments.streams_adopted_total += adopter.streams_adopted
+        instruments.connections_adopted_total += adopter.connections_adopted
+        instruments.adoption_pause.observe_s(adopted_s)
+        fields = {
+            "slot": self.slot,
+            "streams": adopter.streams_adopted,
+            "connections": adopter.connections_adopted,
+            "faults": adopter.faults,
+        }
+        log.info("adopted", extra={"fields": fields})
+
+    # The end.
+
+    def put_in_order(self) -> None:
+        """Store every row as it is now: a successor goes on from there."""
+        for stream in self.house.registry.list_live():
+            stream.unsplice()
+            self.house.registry.store_row(stream)
+        write_counts(self.house.gauges(), self.estate.counts, self.slot)
+
+    async def end(self, drain_s: float) -> None:
+        """Let streams finish for so long, and close."""
+        await self.house.close(drain_s)
+        self._neighbours.close()
+        write_counts(self.house.gauges(), self.estate.counts, self.slot)
