@@ -37,7 +37,16 @@ from longwire.sim.answer import answer_text
 from longwire.sim.metrics import BLOCK_TOKENS
 from longwire.streams.arena import ArenaFull
 from longwire.streams.stream import State, Stream
-from longwire.waiting import COMMIT_MARGIN_S, LOOK_S, MAX_QUEUES, MAX_STARTS, REST_SHARE, Waiting, WaitingRoom
+from longwire.waiting import (
+    COMMIT_MARGIN_S,
+    LOOK_S,
+    MAX_QUEUES,
+    MAX_REFUSALS,
+    MAX_STARTS,
+    REST_SHARE,
+    Waiting,
+    WaitingRoom,
+)
 from longwire.words.errors import LongwireError, TooManyWaiting
 from longwire.words.reasons import CloseReason
 from longwire.words.settings import Settings, TenantSettings
@@ -418,6 +427,19 @@ async def test_who_waits_in_vain_is_told_so_in_time_and_when_to_come_back() -> N
         assert house.metric('longwire_queue_refused_total{why="deadline"}') == 1
         client.post(script())
         await until(lambda: room_of(house).waiting == 1, "the connection is good for the next")
+
+
+async def test_those_whose_time_is_over_together_are_told_a_few_at_a_time() -> None:
+    async with open_house(max_upstream_requests=1, queue_deadline_s=3) as house:
+        await Held(house, 1).post()
+        clients = await queue_up(house, [script() for _ in range(MAX_REFUSALS + 5)])
+        house.pass_time(3 + TICK_S)
+        untold = [stream for stream in house.streams if stream.state is State.OPENING]
+        assert len(untold) == 5 and room_of(house).waiting == 0, "other streams' events come before them"
+        untold[-1].stop(CloseReason.CANCELLED, "")
+        answers = [await client.answer() for client in clients]
+        assert [answer.error["code"] for answer in answers].count("too_many_waiting") == MAX_REFUSALS + 4
+        assert untold[-1].reason is CloseReason.CANCELLED, "and who has left is not told"
 
 
 async def test_who_has_only_itself_to_blame_is_told_that() -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from math import ceil, exp
 
@@ -34,7 +34,7 @@ from .engines.directory import Directory
 from .engines.occupancy import Wanted
 from .engines.pool import Upstream
 from .observe.instruments import Instruments
-from .streams.stream import Facts, Refusal, Stream
+from .streams.stream import Facts, Refusal, State, Stream
 from .words.clock import Clock, Timer
 from .words.errors import LongwireError
 from .words.reasons import CloseReason
@@ -46,6 +46,9 @@ MAX_QUEUES = 64
 """Names of models come from clients where an engine lists none. What waits for still others shares one queue."""
 MAX_STARTS = 64
 """Requests that are sent in one turn of the loop, at some 150 µs each: events of other streams are not to wait for more."""
+MAX_REFUSALS = 32
+"""In one turn of the loop, at some 130 µs each. What came together waits in vain together, and a thousand refusals at once
+would hold everybody else up for longer than a tenth of a second."""
 LOOK_S = 0.25
 """How often it is looked whether there is room for another reason than that a call has ended: a limit has risen, an upstream is
 up again, or has become one."""
@@ -113,6 +116,8 @@ class WaitingRoom:
         self._is_called = False
         self._rests_until = 0.0
         self._refused = 0
+        self._over: deque[tuple[Waiting, LongwireError]] = deque()
+        """Whose time is over, and what they are to be told."""
         self._served_per_s = 0.0
         self._served_at = clock.now()
         self.waiting = 0
@@ -314,12 +319,25 @@ class WaitingRoom:
         entries = [entry for queue in self._queues.values() for entry in queue.expire(now)]
         over = [(entry.item, self._refusal_of(entry.item)) for entry in entries]
         self._queues = OrderedDict((name, queue) for name, queue in self._queues.items() if len(queue))
-        for waiting, error in over:
+        for waiting, _ in over:
             self._forget(waiting)
+        is_telling = bool(self._over)
+        self._over.extend(over)
+        if not is_telling:
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        """Refuse so many whose time is over as may be refused in one turn. Who has left meanwhile is not told."""
+        for _ in range(min(MAX_REFUSALS, len(self._over))):
+            waiting, error = self._over.popleft()
+            if waiting.stream.state is State.ENDED:
+                continue
             waiting.stream.producer = None
             body = json.dumps(error.body(), separators=(",", ":")).encode()
-            headers = error.headers()
-            waiting.stream.end(CloseReason.QUEUE_DEADLINE, error.message, Refusal(error.status, body, headers=headers))
+            told = Refusal(error.status, body, headers=error.headers())
+            waiting.stream.end(CloseReason.QUEUE_DEADLINE, error.message, told)
+        if self._over:
+            asyncio.get_running_loop().call_soon(self._tell_some)
 
     def _refusal_of(self, waiting: Waiting) -> LongwireError:
         """What one is told that has waited in vain, while those whose time was over together with its still count."""
@@ -359,6 +377,7 @@ class WaitingRoom:
     def close(self) -> None:
         """Serve nobody any more, for tests in which a process dies: those who wait belong to another one by now."""
         self._queues.clear()
+        self._over.clear()
         self._disarm()
 
     def _disarm(self) -> None:
