@@ -1,20 +1,21 @@
-"""The reference pages on metrics, errors and close reasons, made from their declarations.
+"""The tables of docs/metrics.md and docs/errors.md, made from the declarations.
 
-What lives here: rendering of docs/metrics.md and docs/errors.md; a test requires that the files are what this makes.
-What must not: any fact that is not read from a declaration, except the words around it.
+What lives here: rendering, and the queries that operators ask first.
+What must not: any fact that is not read from a declaration.
 
-``python -m longwire.observe.reference docs`` writes them.
+``python -m longwire.observe.reference docs`` writes them; a test requires that the pages are what this makes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..words import errors
 from ..words.errors import LongwireError
+from ..words.page import rendered, table
 from ..words.reasons import CloseReason
 from ..words.shards import SHARD_STATES
 from .declarations import MAX_LABELLED, METRICS, OTHERS, Metric
@@ -22,7 +23,6 @@ from .instruments import ROUTES
 from .snapshot import ARENA_USES, STREAM_STATES
 
 COMMAND: Final = "python -m longwire.observe.reference docs"
-_NOTICE: Final = f"<!-- Made by `{COMMAND}`; edit the declarations, not this page. -->"
 
 QUERIES: Final = (
     (
@@ -52,17 +52,8 @@ QUERIES: Final = (
 """Questions that operators ask first. A test checks that each names only metrics that exist."""
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
-    return lines
-
-
 def _code(word: object) -> str:
     return f"`{word}`"
-
-
-# docs/metrics.md
 
 
 def _range(metric: Metric) -> str:
@@ -96,34 +87,16 @@ def _label_rows() -> Iterator[Sequence[str]]:
     yield _code("version"), "the release"
 
 
-def metrics_page() -> str:
-    """docs/metrics.md"""
-    return "\n".join(
-        [
-            "# Metrics",
-            "",
-            _NOTICE,
-            "",
-            "`GET /metrics` on the admin port answers in the Prometheus text format, or in OpenMetrics to whoever asks for it.",
-            "No label holds an id of a stream or a client, or anything else that a request chooses.",
-            "",
-            *_table(("Name", "Kind", "Unit", "Labels", "What it says"), _metric_rows()),
-            "",
-            "The bounds of a histogram's buckets are powers of two of a microsecond, so they double from one to the next.",
-            "",
-            "## Labels",
-            "",
-            *_table(("Label", "Values"), _label_rows()),
-            "",
-            "## Questions and queries",
-            "",
-            *_table(("Question", "PromQL"), ((question, _code(query)) for question, query in QUERIES)),
-            "",
-        ]
-    )
+def _metrics() -> str:
+    return table(("Name", "Kind", "Unit", "Labels", "What it says"), _metric_rows())
 
 
-# docs/errors.md
+def _labels() -> str:
+    return table(("Label", "Values"), _label_rows())
+
+
+def _queries() -> str:
+    return table(("Question", "PromQL"), ((question, _code(query)) for question, query in QUERIES))
 
 
 def error_classes() -> list[type[LongwireError]]:
@@ -164,58 +137,29 @@ def _reason_rows() -> Iterator[Sequence[str]]:
         yield _code(reason.value), status, _yes(reason.resumable), reason.help
 
 
-def errors_page() -> str:
-    """docs/errors.md"""
-    return "\n".join(
-        [
-            "# Errors and close reasons",
-            "",
-            _NOTICE,
-            "",
-            "An answer that is an error has the shape that OpenAI's clients expect:",
-            "",
-            "```json",
-            '{"error": {"message": "...", "type": "...", "param": null, "code": "..."}}',
-            "```",
-            "",
-            "`code` is the stable word to program against; `message` is for people and may change.",
-            "",
-            "## Errors",
-            "",
-            *_table(("Code", "Status", "Type", "Retry helps", "When"), _error_rows()),
-            "",
-            "Where it is known how long to wait, the answer says so in `Retry-After`.",
-            "",
-            "## Close reasons",
-            "",
-            "Every stream ends for exactly one of these reasons. The same word stands in its log line, in the label",
-            "`close_reason` of the metrics, in its JSON state, and as the `code` of the error event that a client gets when",
-            "the end comes after the first byte.",
-            "",
-            "*More comes at the cursor* is the error event's `resumable`: only this reader was cut, and the stream goes on.",
-            "What came before a bad end stays readable until the stream is evicted (`readable` in its state).",
-            "",
-            *_table(
-                ("Reason", "Status before the first byte", "More comes at the cursor", "What happened"), _reason_rows()
-            ),
-            "",
-        ]
-    )
+def _errors() -> str:
+    return table(("Code", "Status", "Type", "Retry helps", "When"), _error_rows())
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"metrics.md": metrics_page, "errors.md": errors_page}
+def _reasons() -> str:
+    head = ("Reason", "Status before the first byte", "More comes at the cursor", "What happened")
+    return table(head, _reason_rows())
 
 
-def write_pages(folder: Path) -> list[Path]:
-    """Write every page into ``folder``; returns what was written."""
-    written = []
-    for name, render in PAGES.items():
-        path = folder / name
-        path.write_text(render(), encoding="utf-8")
-        written.append(path)
-    return written
+PAGES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "metrics.md": {"metrics": _metrics, "labels": _labels, "queries": _queries},
+    "errors.md": {"errors": _errors, "reasons": _reasons},
+}
+"""Each page's tables."""
+
+
+def render(name: str, page: str) -> str:
+    """The page of that name with every table as the declarations have it."""
+    return rendered(page, PAGES[name])
 
 
 if __name__ == "__main__":
-    for page in write_pages(Path(sys.argv[1])):
-        print(page)
+    for name in PAGES:
+        path = Path(sys.argv[1]) / name
+        path.write_text(render(name, path.read_text("utf-8")), "utf-8")
+        print(path)
