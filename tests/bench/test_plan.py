@@ -26,6 +26,10 @@ def test_names_in_the_settings_are_those_of_the_tables() -> None:
     assert declared(BenchSettings)["arrivals"].choices == (EVEN, CHANCE)
 
 
+DEEP = '{"a": [' + "[" * 100_000
+"""JSON that no parser follows to its end."""
+
+
 @pytest.mark.parametrize(
     ("text", "base"),
     [
@@ -41,7 +45,18 @@ def test_an_endpoint_is_named_with_or_without_v1(text: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://h", "http://", "http://h:x", "http://h:99999", "http://h:0", "http://user:key@h"]
+    "text",
+    [
+        "",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://h:99999",
+        "http://h:0",
+        "http://user:key@h",
+        "http://[::1",
+        "a..b",
+    ],
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is no endpoint"):
@@ -92,7 +107,14 @@ def test_prompts_come_from_a_file_of_lines_or_of_json(tmp_path: Path) -> None:
         'plain\n\n{"prompt": "p"}\n{"messages": [{"role": "user", "content": "m"}]}\n"quoted"\n[1 is no JSON\n'
     )
     assert read_prompts(str(file)) == ["plain", "p", [{"role": "user", "content": "m"}], "quoted", "[1 is no JSON"]
-    for text, words in (("{", "no JSON object"), ('{"x": 1}', "neither prompt nor messages"), ("\n", "no prompts")):
+    file.write_text(DEEP[6:])
+    assert read_prompts(str(file)) == [DEEP[6:]], "a text that begins like JSON"
+    for text, words in (
+        ("{", "no JSON object"),
+        (DEEP, "no JSON object"),
+        ('{"x": 1}', "neither prompt nor messages"),
+        ("\n", "no prompts"),
+    ):
         file.write_text(text)
         with pytest.raises(SettingsError, match=words):
             read_prompts(str(file))
@@ -122,6 +144,12 @@ def test_headers_and_fields_are_read() -> None:
     for text in ("x", ": v", "a: b\r\nc: d", "ä: b"):
         with pytest.raises(SettingsError, match="NAME: VALUE"):
             read_headers([text])
+
+
+@pytest.mark.parametrize("text", ["[]", "{", DEEP])
+def test_fields_that_are_no_object_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--body takes a JSON object"):
+        read_extra(text)
 
 
 def test_an_order_survives_its_journey() -> None:
@@ -157,3 +185,11 @@ def test_only_shards_of_this_machine_are_killed() -> None:
     with pytest.raises(SettingsError, match="--engine"):
         check_reach({STALL_ENGINE: 1}, "", "")
     check_reach({KILL_SHARD: 1, STALL_ENGINE: 1}, "http://127.0.0.1:8081", "http://h")
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:x", "http://a..b"])
+def test_what_is_broken_is_looked_for_before_anything_is_measured(url: str) -> None:
+    with pytest.raises(SettingsError, match="--admin"):
+        check_reach({KILL_SHARD: 1}, url, "")
+    with pytest.raises(SettingsError, match="--engine"):
+        check_reach({STALL_ENGINE: 1}, "", url)

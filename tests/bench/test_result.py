@@ -77,7 +77,14 @@ def test_it_is_json_and_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("{", "no JSON"), ("[]", "no result"), ('{"schema": "longwire-bench/99"}', "longwire-bench/99")]
+    ("text", "words"),
+    [
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "no result"),
+        ('{"schema": "longwire-bench/99"}', "longwire-bench/99"),
+        (json.dumps({"schema": SCHEMA, "metrics": {}, "plan": {}}), "machine, problems, plots is missing"),
+    ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "a.json"

@@ -47,6 +47,11 @@ def test_a_row_is_explained() -> None:
         (["--start", "x {Port} {upstream}", "--upstream-port", "1"], "--start needs {port}"),
         (["--start", "x {port}"], "--start needs {upstream}"),
         (["--start", "x {port} {upstream}", "--header", "no colon"], "is not NAME: VALUE"),
+        (["--start", "x {port} {upstream}", "--header", "a: \udcff"], "is no UTF-8"),
+        (["--start", "x {port} {upstream}", "--model", "\udcff"], "is no UTF-8"),
+        (["--start", "x {port} '{upstream}"], "(No closing quotation): close every quote"),
+        (["--start", "x {port} {upstream} \\"], "(No escaped character): close every quote"),
+        (["--url", "http://x", "--upstream-port", "65536"], "0<=x<=65535"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(arguments: list[str], words: str) -> None:
@@ -71,6 +76,12 @@ def test_what_could_not_be_run_is_no_verdict(start: str, words: str) -> None:
 def test_a_gateway_that_knows_its_engine_from_a_file_is_given_no_url() -> None:
     _, _, error = invoke("--start", "no-such-program {port}", "--upstream-port", "0", "--only", "crlf")
     assert isinstance(error, CouldNotRun) and "No such file" in error.message
+
+
+@pytest.mark.parametrize("url", ["http://h:x", "http://h:65536", "http://[::1", "http://a..b"])
+def test_a_url_that_nobody_could_connect_to_is_refused(url: str) -> None:
+    _, _, error = invoke("--url", url, "--upstream-port", "0")
+    assert isinstance(error, CouldNotRun) and "no URL that can be connected to" in error.message
 
 
 def test_https_is_refused_with_the_way_out() -> None:

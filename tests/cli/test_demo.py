@@ -27,6 +27,12 @@ CUT_AFTER, KILL_AFTER = 4, 2
 WORDS = ["The", " sky", " is", " blue", " because", " of", " Rayleigh", " scattering."]
 
 
+@pytest.mark.parametrize("url", ["https://h", "http://", "http://[::1", "http://h:x", "http://h:65536", "http://a..b"])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(WireError, match="The demonstration"):
+        StreamClient(url)
+
+
 def delta(text: str) -> bytes:
     return json.dumps({"choices": [{"delta": {"content": text}}]}).encode()
 

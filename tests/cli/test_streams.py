@@ -137,7 +137,7 @@ def test_html_behind_the_url(streams: Callable[..., Any], admin: AdminStandIn) -
     assert "answered 200 without JSON" in streams("ls").stderr
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:x", ""])
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:x", "http://[::1", f"{'a' * 64}.x", "http://a..b", ""])
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(Failure, match="no address of an admin port"):
         AdminPort(url)

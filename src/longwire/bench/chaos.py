@@ -17,6 +17,7 @@ from typing import Any
 
 from ..words.errors import SettingsError
 from .endpoint import RunFailed, ask, parts_of
+from .plan import base_url
 from .schedule import Load, arrivals
 
 RESET_CLIENTS, KILL_SHARD, STALL_ENGINE = "reset-clients", "kill-shard", "stall-engine"
@@ -62,12 +63,15 @@ def check_reach(chaos: dict[str, float], admin: str, engine: str) -> None:
         raise SettingsError("kill-shard needs --admin with the gateway's admin port on this machine (127.0.0.1).")
     if STALL_ENGINE in chaos and not engine:
         raise SettingsError("stall-engine needs --engine with the URL of the longwire sim behind the gateway.")
+    for flag, url in (("--admin", admin), ("--engine", engine)):
+        if url:
+            base_url(url, flag)
 
 
 def is_loopback(url: str) -> bool:
     """Whether it is this machine for sure: pids of another one would be those of strangers here."""
-    host = parts_of(url).hostname or ""
     try:
+        host = parts_of(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

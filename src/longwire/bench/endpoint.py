@@ -10,7 +10,9 @@ import json
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
+
+from ..words.addresses import split_address
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -22,7 +24,7 @@ class RunFailed(Exception):
 
 def parts_of(url: str) -> SplitResult:
     """A URL that plan.base_url has let through."""
-    return urlsplit(url if "://" in url else f"http://{url}")
+    return split_address(url)
 
 
 def port_of(parts: SplitResult) -> int:
@@ -61,7 +63,7 @@ def ask(url: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, s
         raise RunFailed(f"{url} answered {response.status}: {answer[:200].decode('utf-8', 'replace')}")
     try:
         return json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RunFailed(f"{url} did not answer with JSON.") from None
 
 

@@ -5,8 +5,7 @@ What lives here: the load that they ask for, and an endpoint's URL. What must no
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
+from ..words.addresses import split_address
 from ..words.bench_settings import BenchSettings
 from ..words.errors import SettingsError
 from .schedule import Load, ScheduleError, parse_burst, parse_ramp
@@ -26,18 +25,18 @@ def load_of(settings: BenchSettings) -> Load:
     return Load(start, end, settings.warm_up_s + settings.duration_s, settings.arrivals, count, every_s)
 
 
-def base_url(text: str) -> str:
-    """An endpoint's URL up to ``/v1``.
+def base_url(text: str, where: str = "") -> str:
+    """An endpoint's URL up to ``/v1``; ``where``: the flag that it came by.
 
     Raises:
         SettingsError: it is none.
     """
     try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+        parts = split_address(text)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
     except ValueError:
         is_good = False
     if not is_good:
-        raise SettingsError(f"{text!r} is no endpoint: it looks like http://127.0.0.1:8080.")
+        raise SettingsError(f"{text!r} is no endpoint: it looks like http://127.0.0.1:8080.", where=where)
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else path + '/v1'}"

@@ -52,7 +52,7 @@ def _read_line(line: str, path: str, number: int) -> Any:
         return line
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         if line[0] == "{":
             raise SettingsError(f"Line {number} of {path} is no JSON object.") from None
         return line
@@ -139,7 +139,7 @@ def read_extra(text: str) -> dict[str, Any]:
     """
     try:
         extra = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, dict):
         raise SettingsError(f"--body takes a JSON object, as in '{{\"temperature\": 0}}', and not {text!r}.")

@@ -25,6 +25,9 @@ from .statistics import Interval, t_interval
 SCHEMA = "longwire-bench/1"
 """The number rises when a field changes its meaning or goes; fields may be added under the same one."""
 
+WHOLE = ("plan", "machine", "problems", "plots")
+"""What a comparison reads besides the figures."""
+
 Result = dict[str, Any]
 
 
@@ -107,10 +110,12 @@ def read_result(path: str) -> Result:
         result = json.loads(Path(path).read_text("utf-8"))
     except OSError as exc:
         raise SettingsError(f"{path} cannot be read: {exc.strerror or exc}.") from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise SettingsError(f"{path} is no JSON: {exc}.") from exc
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != SCHEMA or not isinstance(result.get("metrics"), dict):
         raise SettingsError(f"{path} is no result of longwire bench that this version reads ({SCHEMA}): {schema!r}.")
+    if missing := [name for name in WHOLE if name not in result]:
+        raise SettingsError(f"{path} is not whole: {', '.join(missing)} is missing; measure again.")
     found: Result = result
     return found

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
+
+from longwire.words.addresses import split_address
 
 from .terminal import Failure
 
@@ -33,17 +35,18 @@ class AdminPort:
     """One gateway's admin API. A connection is made for each request: this is a tool for people."""
 
     def __init__(self, url: str = DEFAULT_URL, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
-            port = parts.port
+            parts = split_address(url)
+            is_good = parts.scheme in ("http", "https") and parts.hostname
         except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            is_good = False
+        if not is_good:
             raise Failure(f"{url!r} is no address of an admin port: it looks like {DEFAULT_URL}.")
+        assert parts.hostname is not None
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._timeout_s = timeout_s
         self._secure = parts.scheme == "https"
-        self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
+        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
 
     def __repr__(self) -> str:
         return f"AdminPort({self.url!r})"
@@ -99,7 +102,7 @@ class AdminPort:
 def _parse_answer(status: int, body: bytes, url: str) -> Any:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Failure(f"{url} answered {status} without JSON: is this the admin port of a Longwire gateway?") from None
     if status < 400:
         return answer

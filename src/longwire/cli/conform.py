@@ -43,7 +43,7 @@ class CouldNotRun(Failure):
 @click.option(
     "--upstream-port",
     metavar="N",
-    type=int,
+    type=click.IntRange(0, 65535),
     help="With --url, or a COMMAND without {upstream}: the port of 127.0.0.1 that it takes for its engine.",
 )
 @click.option("--model", metavar="NAME", default="conform", show_default=True, help="The model to ask for.")
@@ -91,6 +91,8 @@ def _plan(start: str | None, url: str | None, upstream_port: int | None, **flags
 
     _check_target(start, url, upstream_port)
     fields = tuple(_field(header) for header in flags["headers"])
+    for flag, text in (("--model", flags["model"]), *(("--header", header) for header in flags["headers"])):
+        _check_text(flag, text)
     return Plan(
         start or "",
         url or "",
@@ -119,6 +121,20 @@ def _check_target(start: str | None, url: str | None, upstream_port: int | None)
             "--start needs {upstream} in COMMAND, where the gateway is told its engine's URL; "
             "where a file tells it that, give the URL's port as --upstream-port N."
         )
+    if start is not None:
+        _check_words(start)
+
+
+def _check_words(start: str) -> None:
+    from longwire.conform.subject import command_line
+
+    try:
+        command_line(start, 0, "")
+    except ValueError as error:
+        raise click.UsageError(
+            f"--start {start!r} cannot be split into words ({error}): close every quote in COMMAND, and write "
+            "a backslash that is meant as it is twice."
+        ) from None
 
 
 def _run(plan: Plan, only: str, verbose: bool, junit: Path | None, json_file: Path | None) -> int:
@@ -163,6 +179,14 @@ def _no_such_row(name: str) -> NoReturn:
 
     hint = did_you_mean(name, [row.name for row in ROWS])
     raise click.UsageError(f"There is no row {name!r}{hint}; --list shows them all.")
+
+
+def _check_text(flag: str, text: str) -> None:
+    """What the terminal could not read is text that cannot be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{flag} {text!r} is no UTF-8: write it in that encoding.") from None
 
 
 def _field(header: str) -> tuple[str, str]:

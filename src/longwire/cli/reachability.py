@@ -65,7 +65,7 @@ def list_models(base: str, key: str, ca_file: str = "") -> list[str]:
         raise _Failed(f"GET /v1/models answered {status}")
     try:
         return [str(model["id"]) for model in json.loads(body)["data"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _Failed("GET /v1/models answered no model list") from None
 
 
@@ -157,7 +157,7 @@ def _spread_in_gateway(base: str, key: str, stream_id: str) -> float | None:
     try:
         state: Mapping[str, Any] = json.loads(body)
         return float(state["last_event_ms"]) - float(state["first_token_ms"]) if status == 200 else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

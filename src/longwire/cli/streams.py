@@ -159,7 +159,7 @@ def answer_text(data: str) -> tuple[str, str]:
     """What a person reads of one event: the first choice's text, or the in-band error's message."""
     try:
         event = json.loads(data) if data.startswith("{") else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", ""
     if isinstance(event.get("error"), dict):
         return "", str(event["error"].get("message") or "The stream ended in an error.")

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
-from urllib.parse import urlsplit
 
+from ..words.addresses import split_address
 from .checks import intact
 from .engine import Engine
 from .playing import Result, Theatre, record
@@ -97,7 +97,10 @@ async def _hold(
 def _target(plan: Plan) -> Target:
     if not plan.url:
         return Target("127.0.0.1", free_port(), "", plan.model, plan.fields)
-    parts = urlsplit(plan.url if "://" in plan.url else f"http://{plan.url}")
+    try:
+        parts = split_address(plan.url)
+    except ValueError as error:
+        raise NotReady(f"{plan.url} is no URL that can be connected to ({error})") from None
     if parts.scheme != "http" or not parts.hostname:
         raise NotReady(f"{plan.url} is no http:// URL; end TLS before it")
     path = parts.path.rstrip("/").removesuffix("/v1")

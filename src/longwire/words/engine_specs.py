@@ -60,23 +60,23 @@ def normalise_url(url: str, where: str) -> str:
         SettingsError: it is no plain http or https URL. One with a password in it is refused and not repeated: URLs are
             logged, keys are not.
     """
-    from urllib.parse import urlsplit
+    from .addresses import split_address
 
     if "@" in url:
         raise SettingsError("An engine's URL must hold no password: put the key into api_key.", where=where)
     given = shown(url.partition("?")[0])
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts = split_address(url)
     except ValueError:
         raise SettingsError(f"The engine's URL {given} has a bad host or port.", where=where) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\x00-\x20\x7f?#]", url):
+    has_scheme = "://" in url and parts.scheme in ("http", "https")
+    if not has_scheme or not parts.hostname or re.search(r"[\x00-\x20\x7f?#]", url):
         near = nearest(url, ENGINE_WORDS) or (f"http://{url}" if re.match(r"[\w.-]+:\d+", url) else None)
         end = f"; did you mean {near}?" if near else "."
         message = f"Engine {given} must be URL or NAME=URL (such as http://127.0.0.1:8000), local or sim{end}"
         raise SettingsError(message, where=where)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    shown_port = "" if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{port}"
+    shown_port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{parts.port}"
     path = re.sub(r"/v1(/chat/completions|/completions|/models)?\Z", "", parts.path.rstrip("/"))
     return f"{parts.scheme}://{host}{shown_port}{path.rstrip('/')}"
 

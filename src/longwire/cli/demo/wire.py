@@ -97,10 +97,7 @@ class StreamClient:
     """The four requests of the demonstration, to one gateway."""
 
     def __init__(self, url: str, api_key: str = "") -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise WireError(f"The demonstration needs a plain http:// address, not {url}.")
-        self._host, self._port = parts.hostname, parts.port or 80
+        self._host, self._port = place_of(url)
         self._identity = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def is_ready(self) -> bool:
@@ -161,7 +158,10 @@ class StreamClient:
         connection.close()
         if response.status != 200:
             raise WireError(refusal("GET", path, response.status, content))
-        return json.loads(content)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise WireError(f"GET {path} gave no JSON; is this a Longwire gateway?") from None
 
     def _send(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -175,11 +175,28 @@ class StreamClient:
             raise
 
 
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of a plain http:// address.
+
+    Raises:
+        WireError: it is none, or one that nobody could connect to.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+        (parts.hostname or "").encode("idna")  # as the resolver will, which raises no OSError where it cannot
+    except ValueError:
+        raise WireError(f"The demonstration cannot connect to {url}: its host or port is none.") from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise WireError(f"The demonstration needs a plain http:// address, not {url}.")
+    return parts.hostname, port
+
+
 def refusal(method: str, path: str, status: int, content: bytes) -> str:
     """An answer that is not what was asked for, in a sentence: the gateway's own words, or what can be told without them."""
     try:
         words = str(json.loads(content)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         words = f"{method} {path} gave something else than the demonstration needs; is this a Longwire gateway?"
     advice = " Give its key in LONGWIRE_API_KEY." if status == 401 else ""
     return f"The gateway answered {status}: {words}{advice}"
