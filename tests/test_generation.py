@@ -310,11 +310,22 @@ async def test_what_cannot_be_gone_on_with_says_why() -> None:
         whole = await house.ask(chat(tokens=TOKENS))
         refused = await house.call("POST", f"/v1/streams/{whole.stream_id}/continue", None)
         assert (refused.status, refused.error["code"]) == (409, "conflict")
+        assert refused.error["message"] == "This answer is whole."
         assert (await house.call("POST", "/v1/streams/lw_nothing/continue", None)).status == 404
         stream_id, _ = await cut(house, "reset", response_format={"type": "json_object"})
         refused = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
         assert (refused.status, refused.error["code"]) == (409, "cannot_continue")
         assert "structure" in refused.error["message"]
+
+
+async def test_before_an_engine_of_no_kind_the_kind_is_the_one_cause() -> None:
+    async with open_house() as house:
+        stream_id, _ = await cut(house, "reset")
+        refused = await house.call("POST", f"/v1/streams/{stream_id}/continue", None)
+        assert (refused.status, refused.error["code"]) == (409, "conflict")
+        assert (
+            refused.error["message"].startswith("Its engine is of no kind") and "whole" not in refused.error["message"]
+        )
 
 
 async def test_the_same_key_starts_the_rest_once() -> None:
@@ -354,6 +365,7 @@ async def test_a_large_request_is_asked_of_another_engine_but_not_read_again() -
         assert answer.in_band_error["continuable"] is False and house.gateway.arena.statistics()["request"] == 0
         refused = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None)
         assert (refused.status, refused.error["code"]) == (409, "conflict")
+        assert refused.error["message"] == "Its request is too large to be read again."
 
 
 async def test_a_fault_of_ours_between_two_engines_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from .secondpart import Beginning
 from .streams.arena import ArenaFull
 from .streams.registry import Registry
 from .streams.stream import EndingWords, Facts, OnDisconnect, State, Stream
+from .streams.terms import TOO_LARGE, why_no_part
 from .waiting import wanted_of
 from .wire.http1 import Headers
 from .words.errors import Conflict, ModelForbidden, Overloaded
@@ -112,10 +113,8 @@ class Gateway:
         if other.state is not State.ENDED:
             raise Conflict("This stream has not ended; read it instead.")
         if other.request is None:
-            raise Conflict(
-                "This answer is whole, or cannot be gone on with, or its engine is of no kind that is known to go on exactly: "
-                "see 'kind' of an engine in the configuration."
-            )
+            assert other.reason is not None
+            raise Conflict(why_no_part(other.facts, other.kind, other.reason) or TOO_LARGE)
         facts = replace(
             other.facts,
             request_id=visit.request_id,

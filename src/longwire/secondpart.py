@@ -19,7 +19,7 @@ from .engines.said import CannotContinue, Said
 from .engines.seam import Seam
 from .streams.log import Log, LostEvents
 from .streams.stream import Stream
-from .streams.terms import MAX_REREAD_BYTES
+from .streams.terms import MAX_REREAD_BYTES, TOO_LARGE
 from .wire.http1 import Headers
 from .words.reasons import CloseReason
 
@@ -32,7 +32,6 @@ MAX_REREAD_KEYS = 8000
 """It is not the bytes of a request that take time, but its objects: ten times as much where it is all small messages."""
 MAX_SAID_CHARS = 1024 * 1024
 """More text than that is not put into a request: to write it takes some ten milliseconds, and no model reads it."""
-TOO_LARGE = "Its request is too large to be read again."
 
 
 async def read_said(log: Log, turns: asyncio.Lock, said: Said | None = None) -> Said:

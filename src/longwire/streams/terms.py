@@ -184,8 +184,27 @@ MAX_REREAD_BYTES = 1024 * 1024
 with its answer, and it is not kept for that either."""
 
 
+TOO_LARGE = "Its request is too large to be read again."
+
+
 def is_part(facts: Facts, kind: Kind, reason: CloseReason, request: Chain | None) -> bool:
     """Whether an ending leaves a part of an answer, whose rest can be asked for: then its request is kept."""
-    has_begun = not reason.is_success and facts.first_token_at is not None
-    is_readable = facts.can_be_continued and request is not None and request.end <= MAX_REREAD_BYTES
-    return has_begun and is_readable and kind is Kind.EVENTS and facts.choices == 1
+    is_readable = request is not None and request.end <= MAX_REREAD_BYTES
+    return is_readable and not why_no_part(facts, kind, reason)
+
+
+def why_no_part(facts: Facts, kind: Kind, reason: CloseReason) -> str:
+    """Why nobody can ask for an answer's rest, whatever its request was; empty where nothing speaks against it."""
+    if reason.is_success:
+        return "This answer is whole."
+    if facts.route == "relay":
+        return "Answers of this API cannot be gone on with."
+    if facts.choices != 1:
+        return "It asks for several answers."
+    if kind is not Kind.EVENTS:
+        return "An answer in one piece cannot be gone on with; ask for it as a stream."
+    if facts.first_token_at is None:
+        return "Nothing of this answer has come; ask for all of it again."
+    if not facts.can_be_continued:
+        return "Its engine is of no kind that is known to go on exactly: see 'kind' of an engine in the configuration."
+    return ""
