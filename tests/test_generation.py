@@ -328,6 +328,19 @@ async def test_before_an_engine_of_no_kind_the_kind_is_the_one_cause() -> None:
         )
 
 
+async def test_the_rest_is_asked_for_in_the_name_of_its_own_request() -> None:
+    async with open_house(has_twin=True, failover="off") as house:
+        house.sim.fail_next("reset_after=5")
+        answer = await house.ask(chat(tokens=TOKENS), {"x-request-id": "first"})
+        house.sim.fail_next("reset_after=3")
+        rest = await house.call("POST", f"/v1/streams/{answer.stream_id}/continue", None, {"x-request-id": "second"})
+        last = await house.call("POST", f"/v1/streams/{rest.stream_id}/continue", None, {"x-request-id": "third"})
+        assert [each.header("x-request-id") for each in (answer, rest, last)] == ["first", "second", "third"]
+        asked = [*house.sim.requests, *house.twin.requests]
+        assert sorted(each.get(b"x-request-id") for each in asked) == [b"first", b"second", b"third"]
+        assert all([name for name, _ in each.headers].count(b"x-request-id") == 1 for each in asked)
+
+
 async def test_the_same_key_starts_the_rest_once() -> None:
     async with open_house(has_twin=True, failover="off") as house:
         stream_id, _ = await cut(house, "reset")

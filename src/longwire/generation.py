@@ -335,8 +335,9 @@ class Generation:
         """Store the request with all that the other has said: from then on this stream stands for itself."""
         target, headers, body = beginning.request
         folded = fold(body, await beginning.read(self.shell.reading), was_folded=beginning.was_folded)
-        kept = [(name, value) for name, value in headers if name != b"content-length"]
-        head = encode_request_head(b"POST", target, [*kept, (b"content-length", b"%d" % len(folded))])
+        own = {b"x-request-id": self.stream.facts.request_id.encode(), b"content-length": b"%d" % len(folded)}
+        kept = [(name, value) for name, value in headers if name not in own]
+        head = encode_request_head(b"POST", target, [*kept, *own.items()])
         self.stream.store_request(head + folded)
         self.shell.registry.store_row(self.stream)
         await self._read_and_ask(is_ours=True)
