@@ -474,6 +474,8 @@ class StreamLines(logging.Handler):
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() != "stream_end":
+            return  # of a reader
         self.lines.append(record.fields)  # type: ignore[attr-defined]
         for count, future in self._waiting:
             if len(self.lines) >= count and not future.done():

@@ -81,6 +81,7 @@ BOUNDARIES: dict[str, str] = {
     "longwire.server.connection.ClientConnection._guarded": "logged, and answered with internal_error",
     "longwire.engines.transport.UpstreamConnection._guarded": "logged, and the one stream ends with internal_error",
     "longwire.engines.transport.UpstreamConnection.buffer_updated": "logged, and the one stream ends with internal_error",
+    "longwire.engines.transport.UpstreamConnection._end_frame": "logged, and the one reader is cut with internal_error",
     "longwire.engines.watchman.Watchman._look_at_some": "logged, and the one stream ends with internal_error",
     "longwire.engines.call.Call._wait_connect": "logged, and the one stream ends with internal_error",
     "longwire.streams.subscriber.Subscriber.wake": "logged, and the one reader is cut with internal_error",

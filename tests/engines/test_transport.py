@@ -26,6 +26,7 @@ from tests.house import (
 )
 
 from longwire.engines.transport import MAX_DRAIN_BYTES, UpstreamConnection
+from longwire.server.writer import Writer
 from longwire.wire.chunked import LAST_CHUNK
 from longwire.words.reasons import CloseReason as Reason
 
@@ -159,6 +160,34 @@ async def test_its_state_can_be_read() -> None:
         client.close()
         await until(lambda: connection.is_closed, "it is closed")
         assert "closed" in repr(connection)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"), [("run", Reason.COMPLETED), ("cancel", Reason.CLIENT_LEFT)], ids=["run", "cancel"]
+)
+async def test_a_reader_that_cannot_be_written_to_on_the_short_way_ends_alone(
+    monkeypatch: pytest.MonkeyPatch, policy: str, reason: Reason
+) -> None:
+    """What becomes of the stream is its policy for a reader that has left, and the engine's connection is none the worse."""
+
+    def raises(frame: bytes) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(Writer, "splice", lambda _: raises)
+    async with open_house() as house:
+        gates = [asyncio.Event() for _ in range(3)]
+        a, b, c = (in_chunks(delta(text), last=False) for text in "abc")
+        house.engine.will_say(CHUNKED + a, gates[0], b, gates[1], c, gates[2], in_chunks(*WHOLE[2:]))
+        client = await house.connect()
+        client.post(chat(model="script"), {"longwire-on-disconnect": policy})
+        answer = await client.head()
+        for gate in gates:
+            await client.piece()
+            gate.set()
+        assert answer.text == "ab" and not answer.is_whole, "the third frame is the first that goes the short way"
+        await house.check_ending(answer.stream_id, reason)
+        replay = await house.replay(answer.stream_id)
+        assert replay.text == "abc" and (replay.in_band_error is None) is reason.is_success
 
 
 async def test_a_fault_of_ours_on_the_short_way_is_told_as_ours_and_felt_by_nobody_else(

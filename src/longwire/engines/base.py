@@ -49,6 +49,9 @@ class Sink(Protocol):
     def unsplice(self) -> None:
         """No more: something else has come."""
 
+    def lose_reader(self, fault: Exception) -> None:
+        """Giving a frame directly has raised, and the frame is stored: that is a reader's fault, and ends only that reader."""
+
     def settle_soon(self) -> None:
         """A block is full of frames that were given directly: they are to be in the index before long."""
 

@@ -210,28 +210,31 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:  # as _guarded does, which would be a call per event; this costs nothing until something is raised
             write = self._write_on
-            if write is not None and (chain := self._chain) is not None:
-                # The hot path, once per event: five searches in C show that the read is one whole frame (as
-                # framer.is_whole_frame does, written out to save the call) with an ordinary delta in it, and it goes on. What
-                # is written is the copy that was searched: the transport takes bytes as they are, and views only after two
-                # more calls.
-                rest = chain.rest
-                data = rest[:nbytes].tobytes()
-                if (
-                    nbytes < LONGEST_WHOLE
-                    and self._mark in data
-                    and data.startswith(WHOLE_STARTS[nbytes])
-                    and data.endswith(b"\n\n\r\n")
-                    and data.find(b"\n", 6) == nbytes - 4
-                    and data.find(b"\r", 6) == nbytes - 2
-                    and nbytes < len(rest)
-                ):
-                    chain.rest = rest[nbytes:]
+            if write is None or (chain := self._chain) is None:
+                self._receive(nbytes)
+                return
+            # The hot path, once per event: five searches in C show that the read is one whole frame (as framer.is_whole_frame
+            # does, written out to save the call) with an ordinary delta in it, and it goes on. What is written is the copy that
+            # was searched: the transport takes bytes as they are, and views only after two more calls.
+            rest = chain.rest
+            data = rest[:nbytes].tobytes()
+            if (
+                nbytes < LONGEST_WHOLE
+                and self._mark in data
+                and data.startswith(WHOLE_STARTS[nbytes])
+                and data.endswith(b"\n\n\r\n")
+                and data.find(b"\n", 6) == nbytes - 4
+                and data.find(b"\r", 6) == nbytes - 2
+                and nbytes < len(rest)
+            ):
+                chain.rest = rest[nbytes:]
+                try:
                     write(data)
-                    return
-                if nbytes == len(rest) and self._begin_frame(chain, data):
-                    return
-            self._receive(nbytes)
+                except Exception as exc:  # noqa: BLE001 - told where the reader is ended
+                    self._lose_reader(exc)
+                return
+            if nbytes != len(rest) or not self._begin_frame(chain, data):
+                self._receive(nbytes)
         except Exception:
             log.exception("exchange_fault")
             self._fail(self.exchange)
@@ -265,8 +268,16 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._begun = b""
         self._write_on = write
         chain.rest = rest[nbytes:]
-        write(data)
+        try:
+            write(data)
+        except Exception as exc:  # noqa: BLE001 - as above
+            self._lose_reader(exc)
         return True
+
+    def _lose_reader(self, fault: Exception) -> None:
+        """The log has the frame, and its reader cannot be written to: no fault of this answer's."""
+        assert self.exchange is not None
+        self.exchange.sink.lose_reader(fault)
 
     def _receive(self, nbytes: int) -> None:
         """Anything else: the exchange reads it."""

@@ -138,6 +138,11 @@ class Stream:
             self.settle()
             self._is_spliced = False
 
+    def lose_reader(self, fault: Exception) -> None:
+        """The one reader of the short way cannot be written to: it ends, and the stream goes on by its policy."""
+        for reader in self.subscribers:
+            reader.fail(fault)
+
     def look(self, now: float) -> None:
         """Note when the engine was last heard of, for a stream whose events go the short way: cheaper than settling."""
         end = self.log.upstream.end

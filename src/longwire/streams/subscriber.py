@@ -127,10 +127,14 @@ class Subscriber:
         """:meth:`pump` as the stream calls it: a fault of ours in one reader's response ends that response and nothing else."""
         try:
             self.pump()
-        except Exception:
-            log.exception("reader_fault")
-            self.detach()
-            self.outlet.cut(CloseReason.INTERNAL_ERROR)
+        except Exception as exc:  # noqa: BLE001 - told there
+            self.fail(exc)
+
+    def fail(self, fault: Exception) -> None:
+        """End this response, and say why."""
+        log.error("reader_fault", exc_info=fault)
+        self.detach()
+        self.outlet.cut(CloseReason.INTERNAL_ERROR)
 
     def take_over(self) -> None:
         """The head was sent by a process that has died. The short way is open again once this reader has caught up."""

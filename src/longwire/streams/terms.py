@@ -94,6 +94,9 @@ class Reader(Protocol):
     def spliced(self, count: int, size: int) -> None:
         """``count`` events of ``size`` bytes in all have gone the short way."""
 
+    def fail(self, fault: Exception) -> None:
+        """Writing to it has raised: end it and nothing else."""
+
 
 class Link(NamedTuple):
     """Where a stream's engine is connected: descriptor and the connection's byte counts before this request."""
