@@ -18,9 +18,10 @@ import pytest
 
 from longwire import reading as module
 from longwire.dialects.openai_chat import read_request
-from longwire.reading import LIVED_S, MAX_PAUSE_S, ReadingProcess
+from longwire.reading import ANSWER_S, ANSWER_S_PER_MIB, LIVED_S, MAX_PAUSE_S, ReadingProcess
 from longwire.words.clock import VirtualClock
 from longwire.words.errors import BadJson
+from longwire.words.settings import MIB
 
 WITHIN_S = 20.0
 
@@ -80,6 +81,33 @@ def test_one_that_has_died_at_rest_is_replaced_before_it_is_needed(reader: Readi
     process.wait(WITHIN_S)
     reader.prepare()
     assert reader.submit(os.getpid).result(WITHIN_S) != first
+
+
+@pytest.mark.parametrize("size", [0, 8 << 20])
+def test_one_that_hangs_is_ended_when_its_answer_is_overdue(
+    reader: ReadingProcess, clock: VirtualClock, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stopped, it does not die: whoever asked would wait for ever, and all others behind it. A large question does not even fit
+    into its pipe."""
+    first = reader.submit(os.getpid).result(WITHIN_S)
+    os.kill(first, signal.SIGSTOP)
+    asking, behind = reader.submit(len, b"x" * size), reader.submit(os.getpid)
+    while reader._asked < 2:  # it is asked by a thread
+        os.sched_yield()
+    clock.advance(ANSWER_S + ANSWER_S_PER_MIB * size / MIB)
+    reader.prepare()
+    assert is_child(first) and not asking.done(), "it has its time"
+    clock.advance(1)
+    reader.prepare()
+    reader.prepare()
+    with pytest.raises(BrokenExecutor):
+        asking.result(WITHIN_S)
+    assert behind.result(WITHIN_S) != first and not is_child(first)
+    (line,) = caplog.records
+    assert line.fields == {"status": -signal.SIGKILL, "problem": "no answer in time"}  # type: ignore[attr-defined]
+    clock.advance(3600)
+    reader.prepare()
+    assert reader.submit(os.getpid).result(WITHIN_S) == behind.result(), "nothing is overdue where nothing was asked"
 
 
 def test_it_is_deaf_to_what_a_terminal_sends(reader: ReadingProcess) -> None:

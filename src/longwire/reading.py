@@ -18,9 +18,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from .words.clock import Clock
+from .words.settings import MIB
 
 log = logging.getLogger("longwire.reading")
 
@@ -31,8 +32,19 @@ An interpreter that starts takes a core for half a second: once a minute that is
 the machine waits no longer."""
 LIVED_S = 60.0
 """One that was there for so long could live: its death has nothing to do with those before it."""
+ANSWER_S, ANSWER_S_PER_MIB = 10.0, 1.0
+"""How long an answer may take before the process is taken for hung, as one that was stopped: twenty times what an
+interpreter takes to start, and ten times what a MiB of nothing but brackets takes, which is the slowest that there is. Whoever
+asked goes on without it, and so late only where something is very wrong."""
 FAREWELL_S = 1.0
 """For one that no longer answers to end by itself. Killed at once, its exit status would be of our making."""
+
+
+class Asked(NamedTuple):
+    """A question that waits for its answer, and until when it may."""
+
+    process: subprocess.Popen[bytes]
+    due_s: float
 
 
 class ReadingProcess(Executor):
@@ -48,6 +60,9 @@ class ReadingProcess(Executor):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
+        self._under_way: Asked | None = None
+        """Written by the thread, and looked at by :meth:`prepare`."""
+        self._hung: subprocess.Popen[bytes] | None = None
         self._asked = 0
         self._deaths = 0
         """In a row, none of them long after its birth."""
@@ -67,7 +82,8 @@ class ReadingProcess(Executor):
         return self._thread.submit(self._ask, fn, args, kwargs)
 
     def prepare(self) -> None:
-        """Have a process, with its imports done. Called now and then, it replaces one that has died since."""
+        """Have a process, with its imports done. Called now and then, it replaces one that has died since, or that hangs."""
+        self._end_hung()
         if self.pid is None and not self._is_closed and self._clock.now() >= self._not_before_s:
             self.submit(os.getpid)
 
@@ -83,6 +99,13 @@ class ReadingProcess(Executor):
         with self._lock:
             self._bury()
 
+    def _end_hung(self) -> None:
+        """Kill one that owes an answer for too long: its pipes break then, and the thread that waits at them goes on."""
+        asked = self._under_way
+        if asked is not None and self._hung is not asked.process and self._clock.now() > asked.due_s:
+            self._hung = asked.process
+            asked.process.kill()
+
     # In the thread.
 
     def _ask(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,15 +113,18 @@ class ReadingProcess(Executor):
         question = pickle.dumps((fn, args, kwargs), pickle.HIGHEST_PROTOCOL)
         with self._lock:
             process = self._living()
+        self._under_way = Asked(process, self._clock.now() + ANSWER_S + ANSWER_S_PER_MIB * len(question) / MIB)
         self._asked += 1
         try:
             is_well, answer = _put(process, question)
         except Exception as exc:  # a broken answer makes anything of unpickling; whoever asked goes on without
+            self._under_way = None
             with suppress(subprocess.TimeoutExpired):
                 process.wait(FAREWELL_S)
             with self._lock:
-                self._lose(type(exc).__name__)
+                self._lose("no answer in time" if self._hung is process else type(exc).__name__)
             raise BrokenExecutor("The process that reads large bodies has died, or said what is no answer.") from exc
+        self._under_way = None
         if not is_well:
             raise answer
         return answer
