@@ -1,7 +1,7 @@
 """Doors compared: the ways to an answer that are measured, and the figures of each from what `longwire bench` wrote.
 
 What lives here: the rows and columns of the table, figures, why a run must not be cited, the goals. Pure functions.
-What must not: starting anything (doors.py), the page (results.py).
+What must not: starting anything (doors.py), the page (door_tables.py).
 
 A row is a door and a way, as ``sse: longwire behind nginx as shipped``.
 """

@@ -38,8 +38,7 @@ from door_figures import (
 )
 from event import MODEL
 from targets import Target, resolve
-from trial import _wait_ready as wait_ready
-from trial import free_port, wait_calm
+from trial import free_port, wait_calm, wait_ready
 from work import INVALID, Figures, Round, Work, command_line, run_command, say, show, two_cores
 
 DRAIN_S = 30.0

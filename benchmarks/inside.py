@@ -98,15 +98,15 @@ def pauses(scenario: trial.Scenario, conditions: trial.Conditions) -> dict[str, 
     """``{what the loop called: [longest by the wall clock, longest by processor time]}``, in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="inside_") as name, ExitStack() as stack:
         directory = Path(name)
-        engine = stack.enter_context(trial._engine(scenario, conditions, directory))
+        engine = stack.enter_context(trial.start_engine(scenario, conditions, directory))
         port, target = conditions.next_port(), _watched(directory / "pauses")
         argv = target.command(port, f"http://127.0.0.1:{int(engine.answer()['port'])}", directory)
         gateway = stack.enter_context(Child(target.name, argv, conditions.gateway_core, directory / "gateway.log"))
-        trial._wait_ready(gateway, port)
+        trial.wait_ready(gateway, port)
         trial.wait_calm(gateway)
         load = Worker("load.py", ["--port", str(port)], conditions.load_core, directory / "load.log")
         stack.enter_context(load)
-        trial._open(load, scenario.streams, gateway)
+        trial.open_streams(load, scenario.streams, gateway)
         time.sleep(conditions.settle_s)
         shard = max(procstat.tree(gateway.pid), key=_processor_ms)
         _dump(shard, directory)

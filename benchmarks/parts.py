@@ -1,14 +1,17 @@
 """What `make bench` consists of: each part's script, what it is asked for, and the file that keeps what it said.
 
-What lives here: the list, and the command of a part.
+What lives here: the list, the command of a part, and who shows one that is no plain table.
 What must not: running it (side_by_side.py), showing it (results.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import door_tables
+from work import Round
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -18,6 +21,10 @@ PYTHON = ".venv/bin/python"
 
 PLAIN = ("nginx", "longwire", "haproxy", "envoy")
 ROUTERS = ("vllm-router", "sglang-router")
+
+
+Show = Callable[[Sequence[Round], Mapping[str, str]], Iterator[str]]
+"""Rounds, and why targets are missing, as lines of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Part:
     seconds: float | None = None
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Targets that are not in it, each with what its row says."""
+    show: Show | None = None
+    """None: one table, targets and figures."""
 
     @property
     def path(self) -> Path:
@@ -103,6 +112,7 @@ PARTS = (
         "Doors: server-sent events and HTTP chunks, straight and behind nginx",
         "doors.py",
         targets=("longwire", "nginx"),
+        show=door_tables.tables,
     ),
     Part("inside", "inside", "Inside: the log, a stream's state, the loop's longest pause", "inside.py"),
 )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
 from statistics import median
 from typing import Any
 
-import door_figures
+from cells import WHAT_THE_MARK_SAYS, cell, how_often, mark, number, one_line, table
 from converted import CPU, SLOWEST, SUBJECT, convert, values
 from parts import PARTS, PYTHON, Part
 from work import INVALID, Round
@@ -25,7 +24,6 @@ MANY_FIGURES = 9
 MAX_REMARKS, MAX_REMARK_CHARS = 20, 300
 """Of one part on the page; the file has all."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_WHAT_THE_MARK_SAYS = "\n† No run of it is valid, and the remarks below say why: not to be cited."
 VERDICTS = {True: "reached", False: "**not reached**", None: "not measured"}
 
 OPENING = """\
@@ -72,7 +70,7 @@ def _machine(kept: Mapping[str, Kept]) -> Iterator[str]:
     rows = [[name, "; ".join(found)] for name, found in versions.items()]
     rows += [[name, f"not here: {why}"] for name, why in missing.items() if name not in versions]
     if rows:
-        yield from ["", *_table(["measured", "version"], rows)]
+        yield from ["", *table(["measured", "version"], rows)]
 
 
 def _machine_line(machine: Mapping[str, Any]) -> str:
@@ -96,7 +94,7 @@ def _goals(kept: Mapping[str, Kept]) -> list[str]:
         else:
             beside = _beside_many(kept) if part.name == "a-litellm" else ""
             rows += [[where, *_goal(goal, beside), command] for goal in told.get("goals", ())]
-    return _table(["work", "figure", "goal", "measured", "", "command"], rows)
+    return table(["work", "figure", "goal", "measured", "", "command"], rows)
 
 
 def _beside_many(kept: Mapping[str, Kept]) -> str:
@@ -133,12 +131,11 @@ def _section(part: Part, kept: Kept | None) -> Iterator[str]:
     silent = dict.fromkeys(kept.get("versions") or {}, "gave no figures: see below")
     missing = {**(kept.get("missing") or {}), **part.elsewhere, **silent}
     if told["rounds"]:
-        figures = _door_figures if part.name == "doors" else _figures
-        yield from figures(told["rounds"], missing)
+        yield from (part.show or _figures)(told["rounds"], missing)
     remarks = [*told.get("remarks", ()), *(kept.get("said") or ())]
     if remarks:
         yield ""
-        yield from (f"- {_one_line(COLOURS.sub('', remark))[:MAX_REMARK_CHARS]}" for remark in remarks[:MAX_REMARKS])
+        yield from (f"- {one_line(COLOURS.sub('', remark))[:MAX_REMARK_CHARS]}" for remark in remarks[:MAX_REMARKS])
     if len(remarks) > MAX_REMARKS:
         yield f"- and {len(remarks) - MAX_REMARKS} more, in `results/{part.name}.json`"
 
@@ -150,83 +147,19 @@ def _figures(rounds: Sequence[Round], missing: Mapping[str, str]) -> Iterator[st
     # The control comes first and has fewer of them: the order is that of the target that has most.
     fullest = max((list(found) for each in rounds for found in each.values()), key=len, default=[])
     figures = [name for name in [*fullest, *(each for each in figures if each not in fullest)] if name != INVALID]
-    heads = [name + _mark(rounds, name) for name in targets]
-    yield _how_often(rounds)
+    heads = [name + mark(rounds, name) for name in targets]
+    yield how_often(rounds)
     if len(figures) < MANY_FIGURES or len(targets) > len(figures):
         rows = [
             [head, *(cell(rounds, name, each) for each in figures)] for head, name in zip(heads, targets, strict=True)
         ]
         rows += [[name, why, *("" for _ in figures[1:])] for name, why in missing.items() if name not in targets]
-        yield from _table(["", *figures], rows)
+        yield from table(["", *figures], rows)
     else:
-        yield from _table(["", *heads], [[each, *(cell(rounds, name, each) for name in targets)] for each in figures])
-        yield from (f"\n{name}: {_one_line(why)}" for name, why in missing.items() if name not in targets)
+        yield from table(["", *heads], [[each, *(cell(rounds, name, each) for name in targets)] for each in figures])
+        yield from (f"\n{name}: {one_line(why)}" for name, why in missing.items() if name not in targets)
     if any("†" in head for head in heads):
-        yield _WHAT_THE_MARK_SAYS
-
-
-def _door_figures(rounds: Sequence[Round], missing: Mapping[str, str]) -> Iterator[str]:
-    """Two tables: how each door's answers came by each way, and how they came back. A way that was not measured says why."""
-    rows = [(door, way) for door in door_figures.doors_in(rounds) for way in door_figures.WAYS]
-    measured = {name for each in rounds for name in each}
-    names = {each: door_figures.row_of(*each) for each in rows}
-    marks = {each: _mark(rounds, name) if name in measured else "" for each, name in names.items()}
-    yield _how_often(rounds)
-    for columns in (door_figures.WAITS, door_figures.RECOVERY):
-        lines = [
-            [door, way.name + marks[door, way], *_door_cells(rounds, (door, way), columns, missing)]
-            for door, way in rows
-        ]
-        yield from ["", *_table(["door", "way", *(heading for _, heading, _ in columns)], lines)]
-    if any(marks.values()):
-        yield _WHAT_THE_MARK_SAYS
-
-
-def _door_cells(
-    rounds: Sequence[Round],
-    row: tuple[str, door_figures.Way],
-    columns: Sequence[tuple[str, str, int]],
-    missing: Mapping[str, str],
-) -> list[str]:
-    name = door_figures.row_of(*row)
-    if not any(name in each for each in rounds):
-        return [missing.get(row[1].target, "gave no figures: see below"), *("" for _ in columns[1:])]
-    cells = [(cell(rounds, name, figure), figure) for figure, _, _ in columns]
-    return [door_figures.absent(rounds, name, figure) if found == "-" else found for found, figure in cells]
-
-
-def _how_often(rounds: Sequence[Round]) -> str:
-    return f"{len(rounds)} {'rounds, targets in turn' if len(rounds) > 1 else 'round'}.\n"
-
-
-def _mark(rounds: Sequence[Round], target: str) -> str:
-    runs = [each[target] for each in rounds if target in each]
-    return " †" if all(INVALID in run for run in runs) else ""
-
-
-def cell(rounds: Sequence[Round], target: str, figure: str) -> str:
-    """Median, and lowest to highest."""
-    found = [value for value in values(rounds, target, figure) if isinstance(value, (int, float)) and not isnan(value)]
-    if not found:
-        return "-"
-    low, middle, high = (number(value) for value in (min(found), median(found), max(found)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def number(value: float) -> str:
-    """As many digits as mean something."""
-    size = abs(value)
-    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2 if size >= 1 else 3
-    return f"{value:,.{digits}f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    return lines + [f"| {' | '.join(map(_one_line, row))} |" for row in rows]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+        yield WHAT_THE_MARK_SAYS
 
 
 def _minutes(seconds: float) -> str:

@@ -24,8 +24,7 @@ import procstat
 from children import Child, RunFailed, Worker
 from short_goals import ALL, OURS, goals, limits
 from targets import DIRECT, Target, resolve
-from trial import _wait_ready as wait_ready
-from trial import free_port, wait_calm
+from trial import free_port, wait_calm, wait_ready
 from work import INVALID, Figures, Round, Work, command_line, run_command, say, show, two_cores
 
 WARM_S = 0.5

@@ -26,8 +26,7 @@ import procstat
 from children import Child, Worker
 from growth import Slope, slope
 from targets import Target, resolve
-from trial import MAX_LATE_MS, free_port, wait_calm
-from trial import _wait_ready as wait_ready
+from trial import MAX_LATE_MS, free_port, wait_calm, wait_ready
 from work import INVALID, Figures, Goal, Work, command_line, middle, run_command, say, show, two_cores
 
 RETENTION_S = 10

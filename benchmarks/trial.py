@@ -107,7 +107,7 @@ def run(target: Target | None, scenario: Scenario, conditions: Conditions) -> Fi
     """Start everything, measure, stop everything."""
     with tempfile.TemporaryDirectory(prefix="proxy_cost_") as name, ExitStack() as stack:
         directory = Path(name)
-        engine = stack.enter_context(_engine(scenario, conditions, directory))
+        engine = stack.enter_context(start_engine(scenario, conditions, directory))
         port = engine_port = int(engine.answer()["port"])
         gateway: Child | None = None
         if target is not None:
@@ -115,7 +115,7 @@ def run(target: Target | None, scenario: Scenario, conditions: Conditions) -> Fi
             argv = target.command(port, f"http://127.0.0.1:{engine_port}", directory)
             gateway = Child(target.name, argv, conditions.gateway_core, directory / "gateway.log")
             stack.enter_context(gateway)
-            _wait_ready(gateway, port)
+            wait_ready(gateway, port)
             wait_calm(gateway)
         load = Worker("load.py", ["--port", str(port)], conditions.load_core, directory / "load.log")
         stack.enter_context(load)
@@ -129,13 +129,14 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _engine(scenario: Scenario, conditions: Conditions, directory: Path) -> Worker:
+def start_engine(scenario: Scenario, conditions: Conditions, directory: Path) -> Worker:
+    """The stand-in at the scenario's rate, on the load's core. Its first answer is its port."""
     arguments = ["--port", str(conditions.next_port()), "--rate", str(scenario.rate)]
     arguments += ["--tick-us", str(conditions.tick_us)]
     return Worker("engine.py", arguments, conditions.load_core, directory / "engine.log")
 
 
-def _wait_ready(gateway: Child, port: int) -> None:
+def wait_ready(gateway: Child, port: int) -> None:
     """Until the engine's model can be seen through the gateway."""
     deadline = time.monotonic() + READY_WITHIN_S
     seen = "nothing"
@@ -187,10 +188,10 @@ def _measure(
     """Open, settle, measure, and let every stream end properly."""
     measured = gateway or engine  # of the direct run only the delays are used
     core = (conditions.gateway_core if gateway else conditions.load_core) or 0
-    _open(load, FIRST_STREAMS, measured)
+    open_streams(load, FIRST_STREAMS, measured)
     time.sleep(FIRST_SETTLE_S)
     empty = procstat.memory(measured.pid)
-    _open(load, scenario.streams - FIRST_STREAMS, measured)
+    open_streams(load, scenario.streams - FIRST_STREAMS, measured)
     time.sleep(conditions.settle_s)
     engine.ask("begin")
     load.ask("begin")
@@ -205,7 +206,7 @@ def _measure(
     return _Readings(empty, full, before, after, window, sent, end)
 
 
-def _open(load: Worker, streams: int, measured: Child) -> None:
+def open_streams(load: Worker, streams: int, measured: Child) -> None:
     """Open more streams; all of them or no run."""
     state = load.ask("open", streams=streams, within_s=OPEN_WITHIN_S)
     measured.must_live()

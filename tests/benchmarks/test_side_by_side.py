@@ -133,7 +133,8 @@ def test_a_page_of_nothing_is_a_page() -> None:
 
 
 def test_a_cell_has_the_spread_and_a_mark_where_nothing_is_valid() -> None:
-    from results import cell, page
+    from cells import cell
+    from results import page
 
     rounds = [{"longwire": {"x": 1.0}}, {"longwire": {"x": 3.0}}, {"longwire": {"x": 9.0, "invalid": 1.0}}]
     assert cell(rounds, "longwire", "x") == "2 (1 to 3)"
