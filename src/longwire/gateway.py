@@ -149,6 +149,10 @@ class Gateway:
         """What its client is told of a change to its request."""
         return clamp_header(stream.facts.clamped_tokens or None)
 
+    def clocks_on(self, stream: Stream) -> Mapping[str, float]:
+        """The clocks of a stream's engines, by the names that a request has for them."""
+        return self.generations.clocks_of(stream.facts).by_wish()
+
     def limits_of(self, tenant: Tenant) -> Headers:
         """What a tenant is told of its limits per minute; nothing where it has none."""
         settings = tenant.settings

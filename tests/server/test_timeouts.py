@@ -127,8 +127,54 @@ async def test_wishes_reach_the_gateway_and_no_engine(path: str, visits: list[Vi
 
 async def test_without_wishes_there_are_none(visits: list[Visit]) -> None:
     async with open_house() as house:
-        await house.ask(chat())
+        answer = await house.ask(chat())
         assert [dict(visit.timeouts) for visit in visits] == [{}]
+        assert answer.head.get(b"longwire-timeouts") is None
+
+
+CLOCKS: dict[str, Any] = {
+    "first_byte_timeout_s": 60.0,
+    "first_token_timeout_s": 30.0,
+    "token_silence_s": 20.0,
+    "total_timeout_s": 0.0,
+    "max_request_timeout_s": 100.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        ("first-token=5", "first-byte=60, first-token=5, silence=20, total=0, min-rate=0"),
+        ("silence=0, total=700", "first-byte=60, first-token=30, silence=100, total=700, min-rate=0"),
+        ("min-rate=1.5, first-byte=0.25", "first-byte=0.25, first-token=30, silence=20, total=0, min-rate=1.5"),
+    ],
+)
+async def test_the_answer_says_which_clocks_hold(wishes: str, told: str) -> None:
+    async with open_house(has_twin=True, failover="off", **CLOCKS) as house:
+        answer = await house.ask(chat(), {"longwire-timeouts": wishes})
+        assert answer.header("longwire-timeouts") == told
+        refused = await house.ask(chat(sim={"fault": ["status=500"]}), {"longwire-timeouts": wishes})
+        assert refused.status == 502 and refused.header("longwire-timeouts") == told
+        house.sim.fail_next("reset_after=3")
+        cut = await house.ask(chat())
+        rest = await house.call("POST", f"/v1/streams/{cut.stream_id}/continue", None, {"longwire-timeouts": wishes})
+        assert rest.status == 200 and rest.header("longwire-timeouts") == told
+
+
+async def test_of_an_answer_in_one_piece_no_token_is_waited_for_and_the_answer_says_so() -> None:
+    async with open_house(**CLOCKS) as house:
+        answer = await house.ask(chat(stream=False), {"longwire-timeouts": "first-token=5, min-rate=2"})
+        told = "first-byte=60, first-token=0, silence=20, total=0, min-rate=0"
+        assert answer.header("longwire-timeouts") == told
+
+
+async def test_who_finds_another_s_stream_is_told_its_clocks() -> None:
+    async with open_house(**CLOCKS) as house:
+        told = [
+            (await house.ask(chat(), {"idempotency-key": "k", **wishes})).head.get(b"longwire-timeouts")
+            for wishes in ({}, {"longwire-timeouts": "silence=5"})
+        ]
+        assert told == [None, b"first-byte=60, first-token=30, silence=20, total=0, min-rate=0"]
 
 
 @pytest.mark.parametrize(

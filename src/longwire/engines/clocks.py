@@ -68,6 +68,16 @@ class Clocks:
         """For an answer in one piece: its head is waited for, and then its bytes, for as long as between two tokens."""
         return replace(self, first_token_s=0.0, min_tokens_per_s=0.0)
 
+    def by_wish(self) -> dict[str, float]:
+        """Each clock by the name that a request has for it."""
+        return {
+            FIRST_BYTE: self.first_byte_s,
+            FIRST_TOKEN: self.first_token_s,
+            SILENCE: self.silence_s,
+            TOTAL: self.total_s,
+            MIN_RATE: self.min_tokens_per_s,
+        }
+
     @property
     def shortest_s(self) -> float:
         """The shortest of those that are looked at; infinite where there is none."""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from ..wire.http1 import Headers, RequestHead
 
 EXPOSED = (
-    b"X-Stream-Id, Location, X-Request-Id, Retry-After, Longwire-On-Disconnect, Longwire-Max-Tokens, "
+    b"X-Stream-Id, Location, X-Request-Id, Retry-After, Longwire-On-Disconnect, Longwire-Timeouts, "
+    b"Longwire-Max-Tokens, "
     b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
     b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
 )

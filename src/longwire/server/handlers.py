@@ -47,7 +47,7 @@ from .cursors import check_cursor, cursor_of
 from .ownership import GENERATING, owner_of
 from .respond import EVENT_STREAM, JSON, NO_BUFFERING, headers_to_engine, json_body, request_id_of, stream_headers
 from .routes import Match, find_route, methods_of
-from .timeouts import read_timeouts
+from .timeouts import read_timeouts, write_timeouts
 
 log = logging.getLogger("longwire.server")
 
@@ -154,8 +154,7 @@ class Handlers:
         headers = self.greet(pending.head)
         if pending.route in GENERATING:
             headers[0] = (b"x-request-id", stream.facts.request_id.encode())  # as the engine was told
-            if pending.head.get(b"longwire-on-disconnect"):
-                headers.append((b"longwire-on-disconnect", granted(stream).encode()))
+            headers += self._granted(pending.head, stream)
         return headers
 
     def owner_of(self, pending: Pending) -> int:
@@ -286,11 +285,18 @@ class Handlers:
             words=self._relay_words if pending.route == "relay" else self._openai_words,
         )
 
-    @staticmethod
-    def _answer(stream: Stream, pending: Pending, connection: ClientConnection) -> None:
-        head = pending.head
+    def _granted(self, head: RequestHead, stream: Stream) -> Headers:
+        """What holds of that for which the request had a wish: it may be less, or another's by its Idempotency-Key."""
+        headers: Headers = []
         if head.get(b"longwire-on-disconnect"):
-            connection.extra_headers.append((b"longwire-on-disconnect", granted(stream).encode()))
+            headers.append((b"longwire-on-disconnect", granted(stream).encode()))
+        if head.get(b"longwire-timeouts"):
+            headers.append((b"longwire-timeouts", write_timeouts(self.gateway.clocks_on(stream))))
+        return headers
+
+    def _answer(self, stream: Stream, pending: Pending, connection: ClientConnection) -> None:
+        head = pending.head
+        connection.extra_headers += self._granted(head, stream)
         connection.attach(stream, Door.FRAMED if head.minor else Door.BARE, 0)
 
     # Streams.

@@ -1,4 +1,4 @@
-"""Reading Longwire-Timeouts: what a request wishes for the clocks of its own generation.
+"""Longwire-Timeouts: what a request wishes for the clocks of its own generation, and what its answer says of them.
 
 What lives here: the header's syntax. What must not: which clocks there are (words/wishes.py), what becomes of a wish
 (engines/clocks.py): one beyond the operator's bounds is cut down there, and is no error.
@@ -46,6 +46,15 @@ def read_timeouts(head: RequestHead, settings: Settings) -> Mapping[str, float]:
             raise RemoteError(f"{name} was named twice.", param=HEADER)
         wishes[name] = number
     return wishes
+
+
+def write_timeouts(clocks: Mapping[str, float]) -> bytes:
+    """The clocks that hold, in the header's own form. 0: it never runs out."""
+    return ", ".join(f"{name}={_shown(clocks[name])}" for name in WISHES).encode()
+
+
+def _shown(number: float) -> str:
+    return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def _read_wish(part: str) -> tuple[str, float]:
