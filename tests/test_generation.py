@@ -108,6 +108,36 @@ async def test_its_usage_is_told_as_far_as_it_is_known(is_wanted: bool) -> None:
         assert state["usage"]["completion_tokens"] == TOKENS and not state["usage_estimated"]
 
 
+@pytest.mark.parametrize("is_told_all_along", [True, False])
+async def test_a_usage_that_was_told_is_not_told_again(is_told_all_along: bool) -> None:
+    """Some clients add up what they get."""
+    options = {"include_usage": True, "continuous_usage_stats": is_told_all_along}
+    async with open_house(has_twin=True) as house:
+        house.sim.fail_next("no_finish")
+        answer = await house.ask(chat(tokens=TOKENS, max_tokens=TOKENS, stream_options=options))
+        assert answer.is_marked_done and asked(house) == (1, 0)
+        bills = [frame["usage"]["completion_tokens"] for frame in answer.frames if frame["choices"] == []]
+        assert bills == [TOKENS]
+
+
+@pytest.mark.parametrize(("path", "events"), [("/v1/chat/completions", TOKENS + 1), ("/v1/completions", TOKENS)])
+async def test_its_usage_is_told_where_the_prompt_s_ids_were(path: str, events: int) -> None:
+    """No engine has told its usage, and none is asked again; but the tokens of both can be counted."""
+    body = {"prompt": "hi", **chat(tokens=TOKENS, max_tokens=TOKENS), "stream_options": {"include_usage": True}}
+    async with open_house(has_twin=True) as house:
+        whole = await house.ask({**body, "return_token_ids": True}, path=path)
+        house.sim.fail_next(f"reset_after={events}")
+        answer = await house.ask({**body, "return_token_ids": True}, path=path)
+        assert answer.text == expected_text(SEED, TOKENS) and answer.is_marked_done and asked(house) == (2, 0)
+        told = [frame["usage"] for frame in answer.frames if frame.get("usage")]
+        known = ("prompt_tokens", "completion_tokens", "total_tokens")
+        assert told == [{name: whole.frames[-1]["usage"][name] for name in known}]
+        state = await house.state(answer.stream_id)
+        assert state["usage"] == told[0] and not state["usage_estimated"]
+        house.sim.fail_next(f"reset_after={events}")
+        assert all(frame["choices"] for frame in (await house.ask(body, path=path)).frames), "nothing is made up"
+
+
 async def test_ids_go_on_and_the_epoch_rises_at_the_seam() -> None:
     async with open_house(has_twin=True) as house:
         house.sim.fail_next("reset_after=5")

@@ -13,6 +13,7 @@ from .engines.occupancy import Occupancy, Wanted
 from .engines.openai import most_usage, usage_of_body, usage_of_event
 from .engines.said import Said
 from .engines.seam import finish_event, usage_event
+from .engines.usage import usage_so_far
 from .streams.stream import EndingWords, Kind, Refusal, Stream
 from .words.reasons import CloseReason
 
@@ -91,12 +92,13 @@ def end_finished(stream: Stream, said: Said) -> None:
 def end_by_length(stream: Stream, said: Said, *, is_chat: bool) -> None:
     """As many tokens were said as were asked for: what is missing is the end alone."""
     stream.append_said(finish_event(said, "length", is_chat=is_chat))
-    if said.usage is not None and not stream.facts.hides_usage:
-        stream.append_said(usage_event(said, said.usage, is_chat=is_chat))
+    usage = None if stream.facts.hides_usage or (said.is_billed and not said.tokens_since_usage) else usage_so_far(said)
+    if usage is not None:
+        stream.append_said(usage_event(said, usage, is_chat=is_chat))
     stream.append_said(DONE_BLOCK)
     _end_whole(stream, said)
 
 
 def _end_whole(stream: Stream, said: Said) -> None:
-    stream.facts.tokens_estimated, stream.facts.usage = said.tokens, said.usage
+    stream.facts.tokens_estimated, stream.facts.usage = said.tokens, usage_so_far(said)
     stream.end(CloseReason.COMPLETED)

@@ -72,6 +72,8 @@ class Said:
     is_finished: bool = False
     is_done: bool = False
     """The end marker is in the log: another stream may go on with the answer, this one cannot."""
+    is_billed: bool = False
+    """The latest usage stood in an event of its own, as at an answer's end."""
     has_role: bool = False
     reasoning_names: tuple[str, ...] = ()
     # What was said is its tenant's: it does not belong in logs.
@@ -79,6 +81,8 @@ class Said:
     _reasonings: list[str] = field(default_factory=list, repr=False)
     _usage: dict[str, Any] | None = None
     _used: int = -1
+    _used_tokens: int = 0
+    """As many of :attr:`tokens` are in it."""
     _white_tokens: int = 0
     """Tokens of the white space at the end."""
     _recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=2 * MAX_WORD_CHARS), repr=False)
@@ -104,6 +108,11 @@ class Said:
         """The largest that was told: counts only grow."""
         return read_usage(self._usage)
 
+    @property
+    def tokens_since_usage(self) -> int:
+        """What was said behind the event that told it, or in all."""
+        return self.tokens - self._used_tokens
+
     def add(self, block: bytes) -> None:
         """Note one event of the log. Comments and in-band errors say nothing of the answer.
 
@@ -118,9 +127,11 @@ class Said:
         if event is None:
             return
         choice = only_choice(event)
-        self._note_facts(event)
+        has_news = self._note_facts(event)
         if choice is not None:
             self._add_choice(block, event, choice)
+        if has_news:
+            self._used_tokens = self.tokens
         if self.is_finished:
             raise CannotContinue("It is finished.")
 
@@ -175,7 +186,8 @@ class Said:
             return None
         return None if name == b"error" or is_error(event) else event
 
-    def _note_facts(self, event: dict[str, Any]) -> None:
+    def _note_facts(self, event: dict[str, Any]) -> bool:
+        """Whether its usage is news."""
         self.id = self.id or _text_or_none(event.get("id"))
         self.model = self.model or _text_or_none(event.get("model"))
         self.fingerprint = self.fingerprint or _text_or_none(event.get("system_fingerprint"))
@@ -183,10 +195,13 @@ class Said:
             self.created = event["created"]
         told = event.get("usage")
         used = told.get("completion_tokens", 0) if isinstance(told, dict) else None
-        if isinstance(used, int) and used > self._used:
+        if has_news := isinstance(used, int) and used > self._used:
             self._usage, self._used = told, used
+        if used == self._used:
+            self.is_billed = not event.get("choices")
         if self.prompt_token_ids is None:
             self.prompt_token_ids = ids_in(event, "prompt_token_ids")
+        return has_news
 
     def _add_choice(self, block: bytes, event: dict[str, Any], choice: dict[str, Any]) -> None:
         holder, key = text_place(choice)

@@ -1,6 +1,6 @@
-"""What an answer of two parts has used.
+"""What an answer has used whose engine did not tell it at the end: one of two parts, or one that ends with the gateway's words.
 
-What lives here: the sum of what two engines have told. What must not: how it is read (openai.py) or sent (seam.py).
+What lives here: sums of what engines have told. What must not: how it is read (openai.py) or sent (seam.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,21 @@ def whole_usage(said: Said, second: dict[str, Any], lead_tokens: int) -> dict[st
     if of_answer:
         whole["completion_tokens_details"] = of_answer
     return whole
+
+
+def usage_so_far(said: Said) -> dict[str, Any] | None:
+    """The usage of an answer of which nothing is left to be said: as it was told last, and what was said since. How long the
+    prompt is, only engines know: by their count, or by the ids that they have told of it. None where they have done neither,
+    because nothing is made up."""
+    told = said.usage
+    prompt = (told or {}).get("prompt_tokens", len(said.prompt_token_ids or ()) or None)
+    if told is None and prompt is None:
+        return None
+    told = told or {}
+    generated = told.get("completion_tokens", 0) + said.tokens_since_usage
+    if prompt is None:
+        return {**told, "completion_tokens": generated}
+    return {**told, "prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
 def _sum_details(said: Said, first: dict[str, Any], second: dict[str, int]) -> dict[str, int]:
