@@ -108,6 +108,16 @@ async def test_its_usage_is_told_as_far_as_it_is_known(is_wanted: bool) -> None:
         assert state["usage"]["completion_tokens"] == TOKENS and not state["usage_estimated"]
 
 
+async def test_the_last_of_many_counts_holds_where_the_engine_leaves_behind_its_finish() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with open_house() as house:
+        house.sim.fail_next(f"close_after={TOKENS + 2}")  # a role, all tokens, and the finish
+        answer = await house.ask(chat(tokens=TOKENS, stream_options=options))
+        assert answer.is_marked_done and all(frame["choices"] for frame in answer.frames)
+        state = await house.state(answer.stream_id)
+        assert state["usage"]["completion_tokens"] == TOKENS and not state["usage_estimated"]
+
+
 @pytest.mark.parametrize("is_told_all_along", [True, False])
 async def test_a_usage_that_was_told_is_not_told_again(is_told_all_along: bool) -> None:
     """Some clients add up what they get."""

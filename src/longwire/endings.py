@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from .engines.base import Failure
 from .engines.exchange import DONE_BLOCK
 from .engines.occupancy import Occupancy, Wanted
-from .engines.openai import most_usage, usage_of_body, usage_of_event
+from .engines.openai import completion_tokens, most_usage, usage_of_body, usage_of_event
 from .engines.said import Said
 from .engines.seam import finish_event, usage_event
 from .engines.usage import usage_so_far
@@ -31,14 +31,17 @@ def count_usage(stream: Stream, told: dict[str, Any] | None, tokenless: int, *, 
     """Note what the answer has used: by the engine's own count (``told`` outside of its events), and estimated from its events,
     of which ``tokenless`` carried no token."""
     facts, log = stream.facts, stream.log
+    estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
     if stream.kind is Kind.EVENTS:
-        may_tell = (not is_whole or told is None) and _speaks_of_usage(stream)
+        # Of an engine that counts as it goes, the watch has seen the first count, and none of an ordinary delta.
+        is_told = is_whole and told is not None and completion_tokens(told) >= estimated
+        may_tell = not is_told and _speaks_of_usage(stream)
         count = len(log.entries)  # what came together with the end is not deliverable yet
         last = range(max(0, count - USAGE_LOOK_BACK), count) if may_tell else ()
         facts.usage = most_usage([told, *(usage_of_event(log.block(position)) for position in last)])
     elif log.bytes_held <= MAX_COUNTED_BODY_BYTES:
         facts.usage = usage_of_body(log.body())
-    facts.tokens_estimated = max(0, len(log.entries) - len(log.silent) - tokenless)
+    facts.tokens_estimated = estimated
 
 
 def note_lengths(stream: Stream, wanted: Wanted, occupancy: Occupancy) -> None:

@@ -305,10 +305,11 @@ def usage_of_event(block: bytes) -> dict[str, Any] | None:
 
 def most_usage(told: list[dict[str, Any] | None]) -> dict[str, Any] | None:
     """The latest of several ``usage`` objects of one answer: counts only grow. Of equal ones, the first."""
-    return max((usage for usage in told if usage), key=_completion_tokens, default=None)
+    return max((usage for usage in told if usage), key=completion_tokens, default=None)
 
 
-def _completion_tokens(usage: dict[str, Any]) -> int:
+def completion_tokens(usage: dict[str, Any]) -> int:
+    """How many an answer has by its ``usage``, of either API; 0 where that does not say."""
     count = usage.get("completion_tokens", usage.get("output_tokens"))
     return count if isinstance(count, int) else 0
 
