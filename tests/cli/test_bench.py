@@ -36,6 +36,12 @@ SHORT = (
 FAST = ("--body", '{"sim": {"itl_ms": 1, "ttft_ms": 1}}')
 
 
+@pytest.mark.parametrize("flag", ["--json", "--markdown", "--html"])
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(run: Run, flag: str) -> None:
+    result = run("bench", "sim", flag, "nowhere/a")
+    assert result.exit_code == 2 and "'nowhere' is no directory that can be written to" in result.stderr
+
+
 @pytest.mark.e2e
 def test_a_run_from_start_to_report(run: Run, tmp_path: Path) -> None:
     files = ("--json", "a.json", "--html", "a.html", "--markdown", "a.md", "--raw")

@@ -52,6 +52,7 @@ def test_a_row_is_explained() -> None:
         (["--start", "x {port} '{upstream}"], "(No closing quotation): close every quote"),
         (["--start", "x {port} {upstream} \\"], "(No escaped character): close every quote"),
         (["--url", "http://x", "--upstream-port", "65536"], "0<=x<=65535"),
+        (["--start", "x {port} {upstream}", "--json", "nowhere/a.json"], "'nowhere' is no directory"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(arguments: list[str], words: str) -> None:

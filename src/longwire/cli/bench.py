@@ -17,7 +17,7 @@ import click
 from longwire.words.bench_settings import BenchSettings
 
 from .options import build, settings_flags
-from .terminal import Command, Failure, Group
+from .terminal import Command, Failure, Group, NewFile
 
 if TYPE_CHECKING:
     from longwire.bench.conditions import Condition
@@ -51,7 +51,7 @@ def command() -> None:
 
 
 def _file(flag: str, help: str) -> Callable[[Any], Any]:
-    return click.option(flag, metavar="FILE", type=click.Path(dir_okay=False), help=help)
+    return click.option(flag, metavar="FILE", type=NewFile(), help=help)
 
 
 @command.command("run", cls=Command, examples=EXAMPLES)

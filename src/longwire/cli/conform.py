@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .terminal import Command, Failure, did_you_mean, print_table
+from .terminal import Command, Failure, NewFile, did_you_mean, print_table
 
 if TYPE_CHECKING:
     from longwire.conform.playing import Result
@@ -60,13 +60,9 @@ class CouldNotRun(Failure):
 @click.option(
     "--pace", metavar="X", type=float, default=1.0, show_default=True, help="Multiply every bound on waiting."
 )
-@click.option("--junit", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write JUnit XML.")
-@click.option(
-    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write JSON."
-)
-@click.option(
-    "--log", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="With --start: what it says."
-)
+@click.option("--junit", metavar="FILE", type=NewFile(Path), help="Write JUnit XML.")
+@click.option("--json", "json_file", metavar="FILE", type=NewFile(Path), help="Write JSON.")
+@click.option("--log", metavar="FILE", type=NewFile(Path), help="With --start: what it says.")
 @click.option("-v", "--verbose", is_flag=True, help="What was sent and what came, for rows that are well too.")
 @click.option("--list", "wants_list", is_flag=True, help="List the rows, and stop.")
 @click.option("--explain", metavar="NAME", help="Say what a row is about and where it was seen, and stop.")

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -128,6 +129,21 @@ def sentence(error: click.ClickException | LongwireError) -> str:
         flags = [flag for option in context.command.params for flag in (*option.opts, *option.secondary_opts)]
         message = f"There is no option {error.option_name}{did_you_mean(error.option_name, flags)}"
     return f"{message.rstrip('.')}; see {context.command_path} --help."
+
+
+class NewFile(click.Path):
+    """A file for what is found: that it cannot be written is said now, and not when the work is done."""
+
+    name = "file"
+
+    def __init__(self, path_type: type | None = None) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=path_type)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        folder = Path(value).parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            self.fail(f"{str(folder)!r} is no directory that can be written to.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
