@@ -145,6 +145,23 @@ def test_preemption_from_outside(line: Line) -> None:
         assert play(line.server, encode_request(bad, "/sim/preempt")).head.status == 400
 
 
+def test_hurry_lets_what_is_left_come_at_once_and_the_next_answer_take_its_time(line: Line) -> None:
+    transport, other = line.connect()
+    ask(line.connection, sim={"tokens": 500})
+    ask(other, sim={"tokens": 500, "itl_ms": 3_600_000})
+    line.clock.advance(0.0501)
+    assert line.server.answered == 0
+    assert play(line.server, encode_request({}, "/sim/hurry")).json == {"hurried": 2}
+    line.clock.advance(0)
+    assert line.server.answered == 2
+    assert [each.sent.count(b"data: ") for each in (line.transport, transport)] == [503, 503]
+    ask(line.connection)
+    line.clock.advance(0.0501)
+    assert line.server.answered == 2
+    line.clock.advance(1)
+    assert line.server.answered == 3
+
+
 def slots(line: Line) -> list[dict[str, Any]]:
     found = json.loads(play(line.server, encode_request(path="/slots", method="GET")).body)
     assert isinstance(found, list)

@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._wheel.call_soon(self)
 
     def delay(self, pause_s: float) -> None:
-        """Whatever was due is due so much later."""
+        """Whatever was due is due so much later, or sooner by a pause below zero."""
         self._due += pause_s
 
     def _is_paused(self) -> bool:

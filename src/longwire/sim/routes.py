@@ -50,6 +50,9 @@ class Engine(Protocol):
     def preempt(self, pause_s: float) -> None:
         """All answers under way pause."""
 
+    def hurry(self) -> None:
+        """What is left of all answers under way comes at once."""
+
     def slots(self) -> list[tuple[int, int, int]]:
         """Of each answer that runs: the prompt's tokens, those generated, those still to come."""
 
@@ -229,6 +232,12 @@ def preempt(ask: Ask, engine: Engine) -> Reply:
     return json_reply({"preempted_ms": pause_ms})
 
 
+def hurry(_: Ask, engine: Engine) -> Reply:
+    """POST {}: what is left of all answers under way comes at once."""
+    engine.hurry()
+    return json_reply({"hurried": engine.statistics()["open_streams"]})
+
+
 def seen(_: Ask, engine: Engine) -> Reply:
     """GET: the latest requests as they arrived."""
     return Reply(iter([Event(Kind.BODY, json.dumps({"data": engine.seen_requests()}).encode())]))
@@ -249,5 +258,6 @@ ROUTES: dict[str, Route] = {
     "/slots": Route("GET", slots),
     "/sim/next": Route("POST", fail_next),
     "/sim/preempt": Route("POST", preempt),
+    "/sim/hurry": Route("POST", hurry),
     "/sim/requests": Route("GET", seen),
 }

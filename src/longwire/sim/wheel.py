@@ -62,7 +62,7 @@ class Wheel:
         self._clock.call_later(0, sleeper.wake)
 
     def shift(self, pause_s: float) -> None:
-        """Wake everyone so much later."""
+        """Wake everyone so much later, or sooner by a pause below zero."""
         late = round(pause_s * TICKS_PER_S)
         # In place: a turn of the wheel may be under way, and holds the list.
         self._ticks[:] = [tick + late for tick in self._ticks]
