@@ -26,8 +26,8 @@ from longwire.sim.answer import answer_text
 from longwire.words.settings import SimSettings
 
 SRC = Path(__file__).parents[2] / "src"
-START_S = 20.0
-WAIT_S = 10.0
+START_S = 30.0
+WAIT_S = 20.0
 POLL_S = 0.03
 CLOSE_S = 8.0
 
@@ -162,6 +162,7 @@ class Gateway:
         for client in self.clients:
             client.writer.transport.abort()
         await self.http.aclose()
+        self.sim.hurry()  # a gateway that drains waits for what is left
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
             with suppress(TimeoutError):

@@ -10,8 +10,8 @@ from .luck import Gateway, ask, check_all, come_back, kill, running
 
 pytestmark = pytest.mark.e2e
 
-TOKENS = 500
-"""Five seconds: more than any of these deaths and what follows it take."""
+TOKENS = 1500
+"""Fifteen seconds: more than any of these deaths and what follows it take. What is left then comes at once."""
 
 
 async def test_the_spare_is_killed_and_the_next_death_of_a_shard_is_survived() -> None:
@@ -23,6 +23,7 @@ async def test_the_spare_is_killed_and_the_next_death_of_a_shard_is_survived() -
         victim = await gateway.pid_of(0)
         kill(victim)
         await gateway.settled(victim)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
         assert gateway.upstream_requests == len(streams[0]) + len(streams[1])
 
@@ -38,12 +39,13 @@ async def test_a_guardian_is_killed_and_cloned_again_before_its_shard_is_killed_
         await gateway.until(lambda: gateway.events("guardian_lost"), "it is said")
         kill(victim)
         await gateway.settled(victim)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
 
 
 async def test_the_admin_process_is_killed_and_comes_back_at_the_same_port() -> None:
     async with running(2) as gateway:
-        streams = await gateway.streams_on_all(2, 2, 300)
+        streams = await gateway.streams_on_all(2, 2, TOKENS)
         (admin,) = gateway.pids_of("admin")
         kill(admin)
         await gateway.until(lambda: gateway.pids_of("admin") not in ([], [admin]), "there is another admin process")
@@ -51,6 +53,7 @@ async def test_the_admin_process_is_killed_and_comes_back_at_the_same_port() -> 
         assert states == ["serving", "serving"]
         shown = await gateway.http.get(f"{gateway.admin}/v1/streams/{streams[1][0].id}")
         assert shown.json()["readers"] == 1, "it reaches the shards"
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
 
 
@@ -98,6 +101,7 @@ async def test_a_shard_is_killed_in_the_middle_of_its_adoption_and_the_next_goes
         kill(victim)
         await gateway.settled(victim, heir)
         assert "longwire: killed at adopting_stream" in gateway.lines
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
         assert gateway.upstream_requests == len(streams[0]) + len(streams[1])
 
@@ -105,10 +109,11 @@ async def test_a_shard_is_killed_in_the_middle_of_its_adoption_and_the_next_goes
 @pytest.mark.parametrize("shards", [2, 3])
 async def test_all_shards_are_killed_at_once(shards: int) -> None:
     async with running(shards) as gateway:
-        streams = await gateway.streams_on_all(shards, 3, TOKENS + 200)
+        streams = await gateway.streams_on_all(shards, 3, TOKENS)
         victims = [await gateway.pid_of(slot) for slot in range(shards)]
         kill(*victims)
         await gateway.settled(*victims)
+        gateway.sim.hurry()
         await check_all([stream for each in streams.values() for stream in each])
 
 
@@ -118,6 +123,7 @@ async def test_two_of_three_shards_are_killed_at_once() -> None:
         victims = [await gateway.pid_of(slot) for slot in (0, 2)]
         kill(*victims)
         await gateway.settled(*victims)
+        gateway.sim.hurry()
         await check_all([stream for each in streams.values() for stream in each])
 
 
@@ -127,6 +133,7 @@ async def test_a_shard_and_the_spare_are_killed_at_once() -> None:
         victims = [await gateway.pid_of(0), *await gateway.spares()]
         kill(*victims)
         await gateway.settled(*victims)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
 
 
@@ -138,6 +145,7 @@ async def test_a_shard_and_its_guardian_are_killed_at_once_and_readers_come_back
         assert guardian is not None
         kill(victim, guardian)
         await gateway.settled(victim)
+        gateway.sim.hurry()
         await check_all(streams[1])
         for stream in streams[0]:
             rest = await come_back(gateway, stream)

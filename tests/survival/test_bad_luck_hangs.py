@@ -40,12 +40,13 @@ async def test_a_stopped_shard_is_shown_and_its_streams_go_on_when_it_wakes_up()
 
 async def test_a_shard_that_hangs_for_too_long_is_replaced_and_its_streams_go_on() -> None:
     async with running(2, hang_kill_s=2) as gateway:
-        streams = await gateway.streams_on_all(2, 4, 500)
+        streams = await gateway.streams_on_all(2, 4, 1500)
         await gateway.settled()
         pid = await gateway.pid_of(1)
         await asyncio.sleep(1)  # a shard as young as its silence is spared
         stop(pid)
         await gateway.settled(pid)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
         await gateway.until(lambda: gateway.events("shard_hangs"), "it is said")
 

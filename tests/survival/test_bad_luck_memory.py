@@ -167,11 +167,12 @@ async def test_a_kill_with_a_full_arena_breaks_nothing_that_it_does_not_end_trut
 @pytest.mark.e2e
 async def test_a_kill_with_full_tables_loses_no_stream() -> None:
     async with running(2, max_streams=16, max_connections=24) as gateway:
-        streams = await gateway.streams_on_all(2, 5, 400)
+        streams = await gateway.streams_on_all(2, 5, 1500)
         more = [await gateway.connect() for _ in range(20)]
         victim = await gateway.pid_of(0)
         kill(victim)
         await gateway.settled(victim)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
         for client in more:
             client.get("/healthz")
@@ -196,7 +197,7 @@ def open_first_table(pid: int) -> int:
 @pytest.mark.e2e
 async def test_garbage_in_rows_ends_nothing_but_itself() -> None:
     async with running(2) as gateway:
-        streams = await gateway.streams_on_all(2, 4, 500)
+        streams = await gateway.streams_on_all(2, 4, 1500)
         victim = await gateway.pid_of(0)
         fd = open_first_table(victim)
         poke(fd, 3)
@@ -209,5 +210,6 @@ async def test_garbage_in_rows_ends_nothing_but_itself() -> None:
         table.write(table.rows_touched - 1, pack_stream(false))
         kill(victim)
         await gateway.settled(victim)
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
         await gateway.until(lambda: gateway.events("row_given_up"), "it is said")

@@ -41,7 +41,7 @@ async def poisoned(gateway: Gateway, slot: int, seed: int, **more: object) -> St
 
 async def test_a_stream_that_kills_its_adopters_is_sealed_and_all_others_go_on(tmp_path: Path) -> None:
     async with running(2, env=ENV, config=CONFIG, path=tmp_path) as gateway:
-        streams = await gateway.streams_on_all(2, 3, 900)
+        streams = await gateway.streams_on_all(2, 3, 2000)
         poison = await poisoned(gateway, 0, 77)
         for _ in range(20):
             await poison.client.event()
@@ -62,6 +62,7 @@ async def test_a_stream_that_kills_its_adopters_is_sealed_and_all_others_go_on(t
         kill(again)
         await gateway.settled(again)
         assert await gateway.until(lambda: has_counted(gateway), "it is counted")
+        gateway.sim.hurry()
         await check_all([*streams[0], *streams[1]])
 
 

@@ -19,7 +19,7 @@ from .luck import kill, running
 
 pytestmark = pytest.mark.e2e
 
-TOKENS = 400
+TOKENS = 1500
 
 
 def make_pair(folder: Path) -> tuple[Path, Path]:
@@ -73,5 +73,6 @@ async def test_after_a_kill_clients_over_tls_resume_by_cursor_and_read_no_garbag
             await gateway.settled(victims[0])
             kill(victims[1])
             await gateway.settled(*victims)
+            gateway.sim.hurry()
             assert await asyncio.gather(*reading) == [answer_text(seed, TOKENS) for seed in range(1, 7)]
             assert gateway.upstream_requests == 6, "no generation was begun anew"
