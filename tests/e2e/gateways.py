@@ -38,7 +38,9 @@ def environment(source: Path) -> dict[str, str]:
 def copy_of_source(folder: Path) -> Path:
     """The package's source where it can be changed."""
     target = folder / "src"
-    shutil.copytree(ROOT / "src" / "longwire", target / "longwire", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "src" / "longwire", target / "longwire"
+    )  # with times, so what is compiled is of use there, too
     return target
 
 
@@ -59,7 +61,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def until(what: Callable[[], object], why: str, seconds: float = 10.0) -> None:
+def until(what: Callable[[], object], why: str, seconds: float = 30.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
     while not what():
@@ -67,14 +69,22 @@ def until(what: Callable[[], object], why: str, seconds: float = 10.0) -> None:
         time.sleep(POLL_S)
 
 
-def fetch(port: int, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+def fetch(
+    port: int, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None
+) -> tuple[int, bytes]:
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, headers=headers or {})
+        connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.read()
     finally:
         connection.close()
+
+
+def hurry(port: int) -> None:
+    """Let the stand-in at this port send what is left of all its answers at once: what had to happen meanwhile has happened."""
+    status, body = fetch(port, "/sim/hurry", "POST", body=b"{}")
+    assert status == 200, body
 
 
 class Program:
@@ -136,12 +146,16 @@ class Sim(Program):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    async def hurry(self) -> None:
+        await asyncio.to_thread(hurry, self.port)
+
     def statistics(self) -> Json:
         return json.loads(fetch(self.port, "/health")[1])
 
     def generations(self) -> list[Json]:
         """The latest requests for an answer, as they arrived."""
-        return [seen for seen in json.loads(fetch(self.port, "/sim/requests")[1])["data"] if seen["method"] == "POST"]
+        requests = json.loads(fetch(self.port, "/sim/requests")[1])["data"]
+        return [seen for seen in requests if seen["method"] == "POST" and seen["target"].startswith("/v1/")]
 
 
 class Gateway(Program):
@@ -202,6 +216,13 @@ def running(program: Program) -> Iterator[None]:
         program.end()
 
 
+def own_sim_port(keeper: int) -> int:
+    """Of the stand-in that a gateway has started itself."""
+    commands = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in descendants(keeper)]
+    (command,) = [command for command in commands if "longwire.sim" in command]
+    return int(command[command.index("--port") + 1])
+
+
 # Clients.
 
 
@@ -216,7 +237,7 @@ def ask(seed: int, tokens: int, itl_ms: float = 20, headers: str = "") -> bytes:
 _OPEN: list[asyncio.StreamWriter] = []
 
 
-def play(test: Coroutine[Any, Any, None], seconds: float = 50) -> None:
+def play(test: Coroutine[Any, Any, None], seconds: float = 100) -> None:
     """Run the clients' side of a test, and close whatever it has opened."""
 
     async def bounded() -> None:

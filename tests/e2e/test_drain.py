@@ -8,12 +8,25 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.e2e.gateways import Gateway, Reader, Sim, fetch, is_alive, play, read_whole, running, until
+from tests.e2e.gateways import (
+    Gateway,
+    Reader,
+    Sim,
+    fetch,
+    hurry,
+    is_alive,
+    own_sim_port,
+    play,
+    read_whole,
+    running,
+    until,
+)
 
 from longwire.sim.answer import answer_text
 
@@ -57,6 +70,11 @@ async def connect_to_each(gateway: Gateway, seeds: range, tokens: int, headers: 
     return readers
 
 
+def have_heirs(gateway: Gateway, pids: list[int]) -> bool:
+    """Whether others have taken over from all of these, and drain."""
+    return all(shard["state"] == "draining" and shard["pid"] not in pids for shard in gateway.shards())
+
+
 def have_said(gateway: Gateway, streams: int) -> bool:
     return sum(int(shard["streams"]) for shard in gateway.shards()) >= streams
 
@@ -82,12 +100,14 @@ async def get(reader: Reader, path: str, accept: str = "application/json") -> in
     return await reader.head()
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "longwire drain"])
-def test_what_finishes_in_time_does_and_the_rest_is_told(world: World, how: str) -> None:
-    gateway = world.gateway("--drain-s", "6")
-    everyone = gateway.pids()
+def test_what_finishes_in_time_does_and_the_rest_is_told(world: World) -> None:
+    """Told by a signal or by a command. Most of it is the wait for the deadline, so the two gateways go side by side."""
+    ways = ("SIGTERM", "longwire drain")
+    with ThreadPoolExecutor() as pool:
+        gateways = list(pool.map(lambda _: world.gateway("--drain-s", "8"), ways))
+    everyone = [pid for gateway in gateways for pid in gateway.pids()]
 
-    async def drain() -> None:
+    async def drain(gateway: Gateway, how: str) -> None:
         short, long = range(12), range(12, 20)
         finishing = await connect_to_each(gateway, short, 60)
         told = await connect_to_each(gateway, long, 10_000)
@@ -116,11 +136,15 @@ def test_what_finishes_in_time_does_and_the_rest_is_told(world: World, how: str)
             assert answer_text(seed, 10_000).startswith(reader.text)
             assert reader.text
 
-    play(drain())
-    assert gateway.wait_end() == 0
+    async def drain_all() -> None:
+        await asyncio.gather(*map(drain, gateways, ways))
+
+    play(drain_all())
+    for gateway in gateways:
+        assert gateway.wait_end() == 0
+        assert gateway.said.count('"close_reason":"shutdown"') == 8
+        assert "strange_message" not in gateway.said
     assert not [pid for pid in everyone if is_alive(pid)]
-    assert gateway.said.count('"close_reason":"shutdown"') == 8
-    assert "strange_message" not in gateway.said
 
 
 def test_a_second_signal_stops_now(world: World) -> None:
@@ -142,19 +166,24 @@ def test_a_second_signal_stops_now(world: World) -> None:
 
 
 def test_a_shard_that_is_killed_while_it_drains_has_a_successor(world: World) -> None:
-    gateway = world.gateway("--drain-s", "20")
+    gateway = world.gateway("--drain-s", "40")
     everyone = gateway.pids()
 
     async def drain() -> None:
         seeds = range(12)
-        readers = await connect_to_each(gateway, seeds, 120)
+        readers = await connect_to_each(gateway, seeds, 1000)
         gateway.process.terminate()
         await wait_told(gateway)
-        for shard in await asyncio.to_thread(gateway.shards):  # the second one finds no spare, and waits for a new one
-            os.kill(shard["pid"], signal.SIGKILL)
+        victims = [shard["pid"] for shard in await asyncio.to_thread(gateway.shards)]
+        for pid in victims:  # the second one finds no spare, and waits for a new one
+            os.kill(pid, signal.SIGKILL)
             everyone.extend(gateway.pids())
             await readers[0].event()
-        await finish(readers, seeds, 120)
+        heirs = partial(have_heirs, gateway, victims)
+        await asyncio.to_thread(until, heirs, "others drain in their place")
+        await asyncio.gather(*(reader.event() for reader in readers))
+        await world.sim.hurry()
+        await finish(readers, seeds, 1000)
 
     play(drain())
     assert gateway.wait_end() == 0
@@ -163,15 +192,17 @@ def test_a_shard_that_is_killed_while_it_drains_has_a_successor(world: World) ->
 
 
 def test_a_reload_that_a_stop_overtakes_cuts_nobody(world: World) -> None:
-    gateway = world.gateway("--drain-s", "20")
+    gateway = world.gateway("--drain-s", "40")
 
     async def drain() -> None:
         seeds = range(12)
-        readers = await connect_to_each(gateway, seeds, 80)
+        readers = await connect_to_each(gateway, seeds, 1000)
         reload = asyncio.create_task(asyncio.to_thread(gateway.command, "reload"))
         await readers[0].event()
         gateway.process.terminate()
-        await finish(readers, seeds, 80)
+        await wait_told(gateway)
+        await world.sim.hurry()
+        await finish(readers, seeds, 1000)
         assert (await reload).returncode in (0, 1)
 
     play(drain())
@@ -188,7 +219,8 @@ def test_without_its_keeper_a_gateway_finishes_and_makes_room(world: World, engi
 
     async def lose_the_keeper() -> None:
         seeds = range(12)
-        readers = await connect_to_each(gateway, seeds, 400)
+        readers = await connect_to_each(gateway, seeds, 1000)
+        sim_port = own_sim_port(gateway.process.pid) if engine else world.sim.port
         gateway.process.kill()
         await wait_told(gateway)
         ports = (gateway.port, gateway.admin_port)
@@ -197,7 +229,8 @@ def test_without_its_keeper_a_gateway_finishes_and_makes_room(world: World, engi
         found = successor.wait_said(r"of an earlier gateway there are still (.*):")
         assert {f"shard {pid}" for pid in shards} <= set(found.split(", "))
         await read_whole(successor.port, 77, 5)
-        await finish(readers, seeds, 400)
+        await asyncio.to_thread(hurry, sim_port)
+        await finish(readers, seeds, 1000)
         successor.process.terminate()
         assert await asyncio.to_thread(successor.wait_end) == 0
         assert not (world.folder / "state" / "gateway.json").exists()
@@ -212,7 +245,7 @@ def test_the_keeper_can_be_killed_while_a_shard_takes_over(world: World) -> None
 
     async def lose_the_keeper() -> None:
         seeds = range(30)
-        readers = await connect_to_each(gateway, seeds, 100)
+        readers = await connect_to_each(gateway, seeds, 1000)
         victim = (await asyncio.to_thread(gateway.shards))[0]["pid"]
         os.kill(victim, signal.SIGKILL)
         await asyncio.to_thread(
@@ -221,7 +254,9 @@ def test_the_keeper_can_be_killed_while_a_shard_takes_over(world: World) -> None
             "it begins",
         )
         gateway.process.kill()
-        await finish(readers, seeds, 100)
+        await asyncio.gather(*(reader.event() for reader in readers))
+        await world.sim.hurry()
+        await finish(readers, seeds, 1000)
 
     play(lose_the_keeper())
     until(lambda: not [pid for pid in everyone if is_alive(pid)], "nobody is left", 20)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.gateways import hurry, own_sim_port
 
 from longwire.sim.answer import answer_text
 
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.e2e
 
 SRC = Path(__file__).parents[2] / "src"
 TIMEOUT_S = 40.0
-TOKENS, EVERY_MS = 500, 25
-"""Long enough for a reload and more on a busy machine."""
+TOKENS, EVERY_MS = 1000, 25
+"""Long enough for a reload and more on a busy machine. What is left after that comes at once."""
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -121,6 +122,7 @@ def test_a_stream_goes_through_a_keeper_that_replaces_itself(gateway: Gateway) -
     victim = max(gateway.shards(), key=lambda shard: shard["streams"])
     os.kill(victim["pid"], signal.SIGKILL)
     until(lambda: gateway.all_serve() and victim["pid"] not in [s["pid"] for s in gateway.shards()], "it is replaced")
+    hurry(own_sim_port(gateway.process.pid))
     for seed, stream in streams.items():
         assert text_of(stream) == answer_text(seed, TOKENS)
     gateway.process.send_signal(signal.SIGTERM)

@@ -103,12 +103,13 @@ def test_twenty_reloads_under_load_break_nothing(world: World) -> None:
             await reload(gateway)
             assert not [task for task in clients if task.done()], "every client reads on"
         is_over.set()
+        await world.sim.hurry()
         results = await asyncio.gather(*clients, return_exceptions=True)
         assert not (broken := [result for result in results if isinstance(result, BaseException)]), broken[:3]
         streams.extend(result for result in results if isinstance(result, int))
 
     streams: list[int] = []
-    play(reload_under_load(), 150)
+    play(reload_under_load(), 300)
     statistics = world.sim.statistics()
     assert (statistics["answered"], statistics["cancelled"]) == (sum(streams), 0), "one upstream request per stream"
     assert not pids & set(settled_pids(gateway)), "all processes are new"
@@ -150,7 +151,7 @@ def test_new_settings_come_into_force_for_all_and_cut_nobody(world: World) -> No
 
     async def change_tenants() -> None:
         leaves, stays = [
-            await (await Reader.connect(gateway.port)).generate(seed, 14, 500, authorization(name))
+            await (await Reader.connect(gateway.port)).generate(seed, 80, 500, authorization(name))
             for seed, name in enumerate(("leaves", "stays"))
         ]
         assert await status_of(gateway, 7, authorization("comes")) == 401
@@ -160,10 +161,13 @@ def test_new_settings_come_into_force_for_all_and_cut_nobody(world: World) -> No
         for name, status in (("leaves", 401), ("stays", 200), ("comes", 200)):
             for _ in range(4):  # whichever shard it is
                 assert await status_of(gateway, 7, authorization(name)) == status, name
+        for reader in (leaves, stays):
+            while reader.heartbeats < 2:  # which only the new settings let come between two tokens
+                assert await reader.event()
+        await world.sim.hurry()
         for seed, reader in enumerate((leaves, stays)):
             await reader.rest()
-            assert (reader.text, reader.is_done, reader.error) == (answer_text(seed, 14), True, None)
-            assert reader.heartbeats > 1
+            assert (reader.text, reader.is_done, reader.error) == (answer_text(seed, 80), True, None)
         leaves.writer.write(ask(3, 3, 1, authorization("leaves")))
         assert await leaves.head() == 401
         stays.writer.write(ask(3, 3, 1, authorization("stays")))
@@ -183,12 +187,13 @@ def test_an_engine_that_is_taken_out_finishes_what_it_has_begun(world: World) ->
     world.stack.enter_context(running(gateway))
 
     async def change_engines() -> None:
-        reader = await (await Reader.connect(gateway.port)).generate(1, 60, 50)
+        reader = await (await Reader.connect(gateway.port)).generate(1, 400, 50)
         world.file.write_text(engine.format("new", other.url))
         assert (await asyncio.to_thread(gateway.command, "reload")).returncode == 0
         await read_whole(gateway.port, 2, 5)
+        await world.sim.hurry()
         await reader.rest()
-        assert (reader.text, reader.is_done, reader.error) == (answer_text(1, 60), True, None)
+        assert (reader.text, reader.is_done, reader.error) == (answer_text(1, 400), True, None)
 
     play(change_engines())
     assert [len(sim.generations()) for sim in (world.sim, other)] == [1, 1]
@@ -199,12 +204,13 @@ def test_new_code_on_disk_is_what_runs_after_a_reload(world: World) -> None:
     gateway = world.gateway(source=source)
 
     async def change_code() -> None:
-        streams = [asyncio.create_task(read_whole(gateway.port, seed, 60, 50)) for seed in range(20)]
+        streams = [asyncio.create_task(read_whole(gateway.port, seed, 400, 50)) for seed in range(20)]
         await asyncio.to_thread(until, lambda: len(world.sim.generations()) == 20, "they run")
         alter(source, "lifecycle.py", 'b"longwire/"', 'b"longwire-next/"')
         alter(source, "admin/answers.py", "application/json", "application/json; version=next")
         assert (await asyncio.to_thread(gateway.command, "reload")).returncode == 0
         await read_whole(gateway.port, 99, 3)
+        await world.sim.hurry()
         await asyncio.gather(*streams)
 
     play(change_code())
@@ -215,11 +221,12 @@ def test_new_code_on_disk_is_what_runs_after_a_reload(world: World) -> None:
 # What cannot be: all stays as it was.
 
 
-async def stay_as_it_was(gateway: Gateway, *problem: str) -> None:
+async def stay_as_it_was(world: World, gateway: Gateway, *problem: str) -> None:
     """A reload that fails, with streams going on. Its words hold each of ``problem``."""
     before = settled_pids(gateway), gateway.descriptors(), gateway.shards()
-    streams = [asyncio.create_task(read_whole(gateway.port, seed, 40, 25)) for seed in range(8)]
+    streams = [asyncio.create_task(read_whole(gateway.port, seed, 400, 25)) for seed in range(8)]
     result = await asyncio.to_thread(gateway.command, "reload")
+    await world.sim.hurry()
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("longwire: Nothing was changed: ")
     assert result.stderr.count("\n") == 1
@@ -248,7 +255,7 @@ def test_a_bad_configuration_leaves_all_as_it_was(world: World) -> None:
         (fixed + 'keys_file = "nowhere.txt"\n', ("nowhere.txt",)),
     ):
         world.file.write_text(text)
-        play(stay_as_it_was(gateway, *problem))
+        play(stay_as_it_was(world, gateway, *problem))
     world.file.write_text(fixed + "heartbeat_s = 3\n")
     play(reload(gateway))
 
@@ -263,7 +270,7 @@ def test_a_version_that_does_not_come_up_leaves_all_as_it_was(world: World) -> N
     ):
         whole = (source / "longwire" / file).read_text()
         alter(source, file, "import asyncio\n" if "shard" in file else "import json\n", "import no_such_module\n")
-        play(stay_as_it_was(gateway, problem))
+        play(stay_as_it_was(world, gateway, problem))
         assert "No module named 'no_such_module'" in gateway.said
         (source / "longwire" / file).write_text(whole)
     play(reload(gateway))
@@ -279,6 +286,6 @@ def test_a_version_that_cannot_read_the_memory_declines_before_anything_is_moved
     )
     alter(source, file, line, "LAYOUT_VERSION = 77")
     old = line.rpartition(" ")[2]
-    play(stay_as_it_was(gateway, "cannot go on with what runs", f"layout {old} ", "reads layout 77 "))
+    play(stay_as_it_was(world, gateway, "cannot go on with what runs", f"layout {old} ", "reads layout 77 "))
     alter(source, file, "LAYOUT_VERSION = 77", line)
     play(reload(gateway))
