@@ -179,7 +179,7 @@ async def test_an_endpoint_of_a_changed_file_serves_and_one_that_left_ends_what_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lifecycle, "ENDPOINTS_POLL_S", 0.01)
-    first, second = [await started_sim(tokens=8, itl_ms=5) for _ in range(2)]
+    first, second = await started_sim(tokens=1000, itl_ms=50), await started_sim()
     file = UrlsFile(tmp_path / "urls")
     file.write(first.url)
     said = Said(capsys)
@@ -198,6 +198,7 @@ async def test_an_endpoint_of_a_changed_file_serves_and_one_that_left_ends_what_
         file.write(second.url)
         await until(lambda: was.is_retired, "another is up, and this one gone")
         assert was.statistics()["busy"], "its answer goes on"
+        first.hurry()
         assert (await client.rest()).is_marked_done
         await until(lambda: directory.retired == [], "nothing of it is left")
         client.post(chat())
