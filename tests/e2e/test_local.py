@@ -262,7 +262,7 @@ def read_until(lines: IO[str], words: str) -> str:
 def test_the_gateway_outlives_its_engine(tmp_path: Path) -> None:
     """SIGKILL in mid-answer: the client is told the truth, and the next answer comes from the engine's next life."""
     command = [sys.executable, "-m", "longwire", "serve", "--engine", "local", "--port", "0", "--admin-port", "0"]
-    command += ["--state-dir", str(tmp_path), "--local-slots", "1", "--shards", "1"]
+    command += ["--state-dir", str(tmp_path), "--local-slots", "1", "--shards", "1", "--probe-s", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
         assert gateway.stdout is not None
         assert gateway.stderr is not None
