@@ -14,8 +14,8 @@ from .luck import Gateway, Stream, check_all, kill, running
 
 pytestmark = pytest.mark.e2e
 
-TOKENS = 700
-"""Seven seconds: more than what is done meanwhile takes."""
+TOKENS = 3000
+"""Half a minute: more than what is done meanwhile takes. Then the stand-in is told to hurry."""
 
 
 class Interpreter:
@@ -100,6 +100,7 @@ async def test_a_slot_is_fostered_while_there_is_no_process_for_it_and_given_bac
                 assert (await client.answer()).text == stream.answer.text, "it is read where it was kept"
         await relieved(gateway, other)
         await check_new(gateway, 900)
+        gateway.sim.hurry()
         await check_all(streams)
         assert gateway.upstream_requests == len(streams) + len(sealed) + 12
 
@@ -116,6 +117,7 @@ async def test_whoever_fosters_dies_and_both_slots_go_on(interpreter: Interprete
         await relieved(gateway, other)
         for n, client in enumerate(silent):
             await (await gateway.stream(820 + n, 10, 1, client=client)).check()
+        gateway.sim.hurry()
         await check_all(streams)
         assert gateway.upstream_requests == len(streams) + len(silent)
 
@@ -139,14 +141,16 @@ async def test_three_slots_in_one_process(interpreter: Interpreter) -> None:
             await gateway.until(lambda: len(gateway.events("shard_died")) >= 3, "it is dead")
         await gateway.settled(last)
         assert len(set(await pids(gateway))) == 3
+        gateway.sim.hurry()
         await check_all(streams)
 
 
 async def test_a_drain_ends_both_slots_of_one_process(interpreter: Interpreter) -> None:
     async with running(2, python=str(interpreter.path)) as gateway:
-        by_slot = await gateway.streams_on_all(2, 2, 300)
+        by_slot = await gateway.streams_on_all(2, 2, TOKENS)
         with interpreter.missing():
             await foster(gateway, 1)
             gateway.process.terminate()
+            gateway.sim.hurry()
             await check_all([*by_slot[0], *by_slot[1]])
             assert await asyncio.wait_for(gateway.process.wait(), 10) == 0
