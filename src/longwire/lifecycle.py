@@ -95,8 +95,10 @@ class House:
         memory: Memory | None = None,
         matrix: Matrix | None = None,
         secret: bytes | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
-        """``memory``, ``matrix`` and ``secret`` are given where several processes share them."""
+        """``memory``, ``matrix`` and ``secret`` are given where several processes share them; ``tenants`` where another house
+        of this process keeps them up to date."""
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.clock: Clock = LoopClock(loop)
@@ -105,8 +107,9 @@ class House:
         self.streamlog = StreamLog(secret)
         self.memory = memory or make_memory(settings)
         self.arena, self.stream_table, self.connection_table, _ = self.memory
-        self.tenants = Tenants(settings.tenants)
-        self.keys = KeysFile(settings.keys_file, self.tenants, self._keys_problem) if settings.keys_file else None
+        self.tenants = tenants or Tenants(settings.tenants)
+        has_keys = settings.keys_file and tenants is None
+        self.keys = KeysFile(settings.keys_file, self.tenants, self._keys_problem) if has_keys else None
         self.registry = Registry(self.memory, settings, self.clock, self.instruments, self._stream_ended)
         if secret is not None:
             self.registry.use_secret(secret)
@@ -388,8 +391,13 @@ class House:
     # Closing.
 
     async def close(self, drain_s: float | None = None) -> None:
-        """Stop accepting, let streams finish for ``drain_s`` (as it is set), tell the rest, and take everything down."""
-        drain_s = self.settings.drain_s if drain_s is None else drain_s
+        """:meth:`drain`, and take everything down."""
+        await self.drain(self.settings.drain_s if drain_s is None else drain_s)
+        await self.tear_down()
+
+    async def drain(self, drain_s: float) -> None:
+        """Stop accepting, let streams finish for so long, and tell the rest. What is asked on connections that are there is
+        still answered."""
         self.gateway.is_draining = True
         self._each_upstream(Upstream.stop_warming)
         self.listener.stop_accepting()
@@ -401,6 +409,9 @@ class House:
             stream.stop(CloseReason.SHUTDOWN, "")
         # Readers may be behind what has ended; when this process is gone nobody can resume.
         await self.listener.wait_quiet(max(FAREWELL_S, deadline - self.clock.now()))
+
+    async def tear_down(self) -> None:
+        """Cut what is left, and end what was started."""
         if self.admin is not None:
             await self.admin.close()
         await asyncio.sleep(FAREWELL_S)

@@ -52,8 +52,9 @@ would hold everybody else up for longer than a tenth of a second."""
 LOOK_S = 0.25
 """How often it is looked whether there is room for another reason than that a call has ended: a limit has risen, an upstream is
 up again, or has become one."""
-COMMIT_MARGIN_S = 0.1
-"""So long before its status would be sent a stream is refused; of a short commit_after_ms a quarter."""
+COMMIT_MARGIN_S = 0.3
+"""So long before its status would be sent a stream is refused; of a short commit_after_ms a quarter. A thousand refusals take
+half of it."""
 MAX_PASS_S = 0.005
 """And so long in one turn at most, whatever it is that takes the time."""
 REST_SHARE = 9.0
@@ -319,23 +320,24 @@ class WaitingRoom:
         entries = [entry for queue in self._queues.values() for entry in queue.expire(now)]
         over = [(entry.item, self._refusal_of(entry.item)) for entry in entries]
         self._queues = OrderedDict((name, queue) for name, queue in self._queues.items() if len(queue))
-        for waiting, _ in over:
-            self._forget(waiting)
         is_telling = bool(self._over)
         self._over.extend(over)
         if not is_telling:
             self._tell_some()
 
     def _tell_some(self) -> None:
-        """Refuse so many whose time is over as may be refused in one turn. Who has left meanwhile is not told."""
+        """Refuse so many whose time is over as may be refused in one turn. They count as waiting until then."""
         for _ in range(min(MAX_REFUSALS, len(self._over))):
             waiting, error = self._over.popleft()
+            self._forget(waiting)
             if waiting.stream.state is State.ENDED:
-                continue
+                continue  # its client has left meanwhile
             waiting.stream.producer = None
-            body = json.dumps(error.body(), separators=(",", ":")).encode()
-            told = Refusal(error.status, body, headers=error.headers())
-            waiting.stream.end(CloseReason.QUEUE_DEADLINE, error.message, told)
+            try:
+                _refuse(waiting.stream, error)
+            except Exception:  # that one's, and nobody else's
+                log.exception("waiting_fault")
+                waiting.stream.stop(CloseReason.INTERNAL_ERROR, "")
         if self._over:
             asyncio.get_running_loop().call_soon(self._tell_some)
 
@@ -384,3 +386,9 @@ class WaitingRoom:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _refuse(stream: Stream, error: LongwireError) -> None:
+    """It has waited in vain."""
+    body = json.dumps(error.body(), separators=(",", ":")).encode()
+    stream.end(CloseReason.QUEUE_DEADLINE, error.message, Refusal(error.status, body, headers=error.headers()))

@@ -91,6 +91,7 @@ BOUNDARIES: dict[str, str] = {
     "longwire.reading.ReadingProcess._ask": "logged by its type, and raised as what whoever asks is ready for",
     "longwire.processes.reading._answer": "handed to the process that asked, and raised there",
     "longwire.waiting.WaitingRoom._begin": "logged, and the one stream ends with internal_error; whose turn is next has it",
+    "longwire.waiting.WaitingRoom._tell_some": "logged, and the one stream ends with internal_error; whose turn is next has it",
 }
 """Functions that may catch everything, each with what it does about it. A bug must reach the log, and not be taken for an
 engine's failure."""

@@ -122,6 +122,9 @@ def shard():
     while True:
         match hear()[0]:
             case {"do": "serve", "slot": slot}:
+                if MINE.get(f"foster {slot}") == "decline" and _served:
+                    say({"am": "unable", "why": "no room"})
+                    continue
                 reach("adopt" if not _served else f"foster {slot}")
                 _served.append(slot)
                 say({"am": "serving", "slot": slot})

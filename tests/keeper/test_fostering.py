@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from longwire.keeper.channel import Channel
+from longwire.keeper.filling import MAX_LOST_FOSTERS
 from longwire.keeper.keeper import Keeper
 from longwire.keeper.members import Orders
 from longwire.keeper.reexec import VERSION, Inheritance, MemberState, SlotState
@@ -32,8 +33,8 @@ class Machine:
     def give(self) -> None:
         self.path.symlink_to(sys.executable)
 
-    def serve(self, slots: int) -> list[Event]:
-        shards = self.world.serve(slots, QUICK, shard=[str(self.path), *self.world.fake("shard")[1:]])
+    def serve(self, slots: int, tuned: dict[str, float] | None = None) -> list[Event]:
+        shards = self.world.serve(slots, QUICK | (tuned or {}), shard=[str(self.path), *self.world.fake("shard")[1:]])
         for _ in shards:
             self.world.expect("told", do="serve")
         return shards
@@ -66,40 +67,100 @@ def test_one_that_serves_gets_the_slot_and_leaves_both_when_there_are_two_to_fol
     kill(shards[lost])
     foster = shards[1 - lost]
     told = world.expect("told", do="serve", slot=lost)
-    assert told["pid"] == foster["pid"] and told["owners"] == [shards[lost]["incarnation"]] and not told["guests"]
+    assert told["pid"] == foster["pid"] and told["owners"] == [shards[lost]["incarnation"]] and not told["mixed"]
     assert told["ends"] == [str(shards[lost]["incarnation"])] and told["restarts"] == 1
     world.expect("serving", pid=foster["pid"])
     machine.give()
     world.expect("told", do="yield", pid=foster["pid"])
     own = world.expect("told", do="serve", owners=[foster["incarnation"]])
-    assert own["slot"] == 1 - lost and not own["guests"], "its own slot comes first"
+    assert own["slot"] == 1 - lost and not own["mixed"] and own["shared"], "its own slot comes first"
     second = world.expect("told", do="serve", owners=[foster["incarnation"]])
-    assert second["slot"] == lost and second["guests"] == [foster["incarnation"]] and second["pid"] != own["pid"]
+    assert second["slot"] == lost and second["mixed"] == [foster["incarnation"]] and second["pid"] != own["pid"]
     reached = world.expect("reached", pid=own["pid"], at="adopt")
     assert world.all.index(reached) < world.all.index(second), "one after the other"
     assert world.drain() == 0
 
 
 @pytest.mark.e2e
-def test_what_kills_whoever_fosters_is_tried_on_two_of_them_and_no_more(world: World, machine: Machine) -> None:
+def test_what_kills_whoever_fosters_is_tried_on_three_of_them_and_no_more(world: World, machine: Machine) -> None:
     world.plan(shard={"foster 0": "die"})
-    shards = machine.serve(4)
+    shards = machine.serve(5)
+    by_pid = {shard["pid"]: slot for slot, shard in enumerate(shards)}
     machine.take()
     kill(shards[0])
-    first = world.expect("told", do="serve", slot=0)
-    assert first["owners"] == [shards[0]["incarnation"]]
-    slot = shards.index(next(shard for shard in shards if shard["pid"] == first["pid"]))
-    world.expect("told", do="serve", slot=slot, owners=[first["incarnation"]], guests=[])
-    second = world.expect("told", do="serve", slot=0)
-    assert second["owners"] == [shards[0]["incarnation"], first["incarnation"]]
-    assert second["guests"] == [first["incarnation"]]
-    world.until(lambda: world.log.count('"slot_fostered","slot":0') == 2, "it was tried twice")
-    world.expect("told", do="serve", owners=[second["incarnation"]], guests=[])
+    owners = [shards[0]["incarnation"]]
+    for _ in range(MAX_LOST_FOSTERS):
+        told = world.expect("told", do="serve", slot=0)
+        assert told["owners"] == owners and told["mixed"] == owners[1:], "of a guest only what rows name is fetched"
+        own = world.expect("told", do="serve", slot=by_pid[told["pid"]])
+        assert own["owners"] == own["mixed"] == [told["incarnation"]], (
+            "it had clients of the other slot, which no row names"
+        )
+        owners.append(told["incarnation"])
     world.plan()
     machine.give()
-    third = world.expect("told", do="serve", slot=0)
-    assert third["pid"] not in {shard["pid"] for shard in shards}, "and then on one that has nothing to lose"
-    assert third["owners"] == [shards[0]["incarnation"], first["incarnation"], second["incarnation"]]
+    last = world.expect("told", do="serve", slot=0)
+    assert last["pid"] not in by_pid, "and then on one that has nothing to lose"
+    assert last["owners"] == owners
+    assert world.drain() == 0
+
+
+@pytest.mark.e2e
+def test_one_that_has_no_room_is_not_asked_for_ever_and_serves_on(world: World, machine: Machine) -> None:
+    world.plan(shard={"foster 0": "decline"})
+    shards = machine.serve(2)
+    machine.take()
+    kill(shards[0])
+    for _ in range(MAX_LOST_FOSTERS):
+        world.expect("told", do="serve", slot=0, pid=shards[1]["pid"])
+    machine.give()
+    told = world.expect("told", do="serve", slot=0)
+    assert told["pid"] != shards[1]["pid"] and told["owners"] == [shards[0]["incarnation"]] and not told["mixed"]
+    assert world.log.count("foster_unable") == MAX_LOST_FOSTERS and world.log.count('"event":"shard_died"') == 2
+    assert world.drain() == 0
+
+
+@pytest.mark.e2e
+def test_one_that_never_says_that_it_serves_is_killed(world: World, machine: Machine) -> None:
+    world.plan(shard={"foster 1": "hang"})
+    shards = machine.serve(2, {"keeper.FOSTER_S": 0.3})
+    machine.take()
+    kill(shards[1])
+    world.expect("hangs", at="foster 1")
+    world.expect("told", do="serve", slot=1)
+    machine.give()
+    world.until(lambda: world.logged("foster_hangs"), "it is noticed")
+    for slot in range(2):
+        assert shards[0]["incarnation"] in world.expect("told", do="serve", slot=slot)["owners"]
+    assert world.drain() == 0
+
+
+@pytest.mark.e2e
+def test_a_slot_of_which_no_guardian_is_left_is_fostered_too(world: World, machine: Machine) -> None:
+    """Its streams can be read and end truthfully, and its inbox is emptied."""
+    world.plan(shard={"guardians": 0})
+    shards = machine.serve(2)
+    machine.take()
+    kill(shards[0])
+    told = world.expect("told", do="serve", slot=0)
+    assert told["pid"] == shards[1]["pid"] and told["owners"] == []
+    assert world.drain() == 0
+
+
+@pytest.mark.e2e
+def test_a_reload_finds_and_leaves_slots_that_are_fostered(world: World, machine: Machine) -> None:
+    shards = machine.serve(2)
+    machine.take()
+    kill(shards[0])
+    world.expect("told", do="serve", slot=0)
+    world.expect("serving", pid=shards[1]["pid"])
+    os.kill(world.admin["pid"], signal.SIGUSR1)
+    assert "could" in world.expect("told", told="reload")["problem"], (
+        "there is no process for the new configuration either"
+    )
+    machine.give()
+    world.expect("told", do="yield", pid=shards[1]["pid"])
+    assert {world.expect("told", do="serve")["slot"] for _ in range(2)} == {0, 1}
     assert world.drain() == 0
 
 
@@ -122,13 +183,13 @@ def test_a_keeper_s_successor_knows_who_fosters_what() -> None:
         MemberState("shard", 4 + n, 0, 90 + n, os.dup(channels[n][0].fileno()), "SERVING", n, None, 5.5, 6.5, False)
         for n in range(2)
     ]
-    slots = [SlotState(0, []), SlotState(0, []), SlotState(3, [[3, os.dup(guardian.fileno()), 1]], 91)]
+    slots = [SlotState(0, []), SlotState(0, []), SlotState(3, [[3, os.dup(guardian.fileno()), 1, 0]], 91, True)]
     known = Inheritance(VERSION, str(keeper.deed), asdict(keeper.orders), 0, 9, [], {}, members, slots)
     known.fill(keeper)
     served = [(slot.member.pid, slot.member.slot) for slot in keeper.slots if slot.member is not None]
     assert served == [(90, 0), (91, 1), (91, 1)]
     assert [slot.index for slot in keeper.slots.served_by(keeper.members[91])] == [1, 2]
-    assert keeper.slots[2].is_taken_over and not keeper.slots.all_serve and keeper.slots.are_adopting
+    assert keeper.slots[2].is_being_adopted and not keeper.slots.all_serve and keeper.slots.are_adopting
     assert Inheritance.of(keeper) == known
     for channel in [member.channel for member in keeper.members.values()] + [end for pair in channels for end in pair]:
         channel.close()

@@ -118,7 +118,15 @@ def test_a_program_that_goes_between_trial_and_exec_leaves_the_old_one(world: Wo
 def test_what_is_handed_over_is_read_as_it_was_written() -> None:
     member = MemberState("shard", 3, 1, 77, 9, "SERVING", 0, 11, 5.5, 6.5, False)
     known = Inheritance(
-        VERSION, "deed", {"shard": ["a"]}, 1, 9, [15], {"admin": 2.0}, [member], [SlotState(2, [[1, 12, 1]], 77)]
+        VERSION,
+        "deed",
+        {"shard": ["a"]},
+        1,
+        9,
+        [15],
+        {"admin": 2.0},
+        [member],
+        [SlotState(2, [[1, 12, 1, 0]], 77, True)],
     )
     fd = known.store()
     assert Inheritance.parse(os.pread(fd, 10_000, 0)) == known

@@ -174,7 +174,7 @@ def test_a_shard_that_is_killed_during_a_reload(world: World) -> None:
 
 def test_a_shard_that_does_not_yield_is_killed(world: World) -> None:
     world.plan(**{"shard old": {"yield": "hang"}})
-    (old,) = world.serve(tuned={"reload.YIELD_S": 0.05})
+    (old,) = world.serve(tuned={"members.YIELD_S": 0.05})
     ask(world)
     assert world.expect("told", do="serve", settings="new")["ends"] == [str(old["incarnation"])]
     assert problem_told(world) == ""

@@ -8,6 +8,7 @@ import pytest
 
 from longwire.keeper.shards import (
     HUNG_AFTER_S,
+    Beat,
     ShardFacts,
     ShardsTable,
     attach_counts,
@@ -43,7 +44,7 @@ def test_the_keepers_words_and_the_shards_beats_make_one_view() -> None:
     shards = ShardsTable.make(2, clock.now)
     shards.tell(1, SERVING)
     clock.advance(1)
-    shards.beat(1, clock.now(), 12, 34, 5600)
+    shards.beat(1, clock.now(), Beat(12, 34, 5600))
     clock.advance(0.25)
     assert shards.read()[1].as_json() == {
         "index": 1,
@@ -66,7 +67,7 @@ def test_another_process_sees_the_same() -> None:
     made = ShardsTable.make(2, clock.now)
     attached = ShardsTable.attach(made.fd, clock.now)
     made.tell(0, SERVING)
-    attached.beat(0, clock.now(), 1, 2, 3)
+    attached.beat(0, clock.now(), Beat(1, 2, 3))
     assert attached.slots == 2
     assert made.read() == attached.read()
     with pytest.raises(LayoutMismatch):
@@ -79,14 +80,30 @@ def test_all_have_met_an_engine_when_each_that_beats_has() -> None:
     shards = ShardsTable.make(3, clock.now)
     assert shards.have_met_engines(), "none beats yet"
     clock.advance(1)
-    shards.beat(0, clock.now(), 1, 34, 3)
-    shards.beat(1, clock.now(), 1, 2, 3, has_met_engine=False)
+    shards.beat(0, clock.now(), Beat(1, 34, 3))
+    shards.beat(1, clock.now(), Beat(1, 2, 3, has_met_engine=False))
     shards.tell(0, SERVING)
     assert shards.read()[0].connections == 34
     assert not shards.have_met_engines()
     clock.advance(HUNG_AFTER_S + 0.1)
-    shards.beat(0, clock.now(), 1, 2, 3)
+    shards.beat(0, clock.now(), Beat(1, 2, 3))
     assert shards.have_met_engines(), "the other is not heard of any more"
+    shards.close()
+
+
+def test_new_clients_are_shared_out_by_what_processes_do_and_not_slots() -> None:
+    clock = VirtualClock()
+    shards = ShardsTable.make(3, clock.now)
+    assert shards.loads() == []
+    clock.advance(1)
+    shards.beat(0, clock.now(), Beat(7, lag_us=1 << 40), 12)
+    shards.beat(1, clock.now(), Beat(5, lag_us=4000), None)
+    shards.beat(2, clock.now(), Beat(0), 0)
+    assert shards.loads() == [12, 0], "slot 1 is fostered by the process of slot 0"
+    shards.tell(1, SERVING)
+    assert (shards.read()[1].streams, shards.read()[1].loop_lag_ms) == (5, 4)
+    clock.advance(HUNG_AFTER_S + 0.1)
+    assert shards.loads() == []
     shards.close()
 
 
@@ -98,7 +115,7 @@ def test_only_a_shard_with_a_loop_can_hang(state: str) -> None:
     clock.advance(HUNG_AFTER_S + 0.1)
     can = state in {"serving", "adopting", "draining"}
     assert shards.read()[0].state == ("hung" if can else state)
-    shards.beat(0, clock.now(), 0, 0, 0)
+    shards.beat(0, clock.now(), Beat(0, 0, 0))
     assert shards.read()[0].state == state, "it goes on"
     shards.tell(0, SERVING._replace(state=state, pid=0))
     clock.advance(3600)
@@ -110,7 +127,7 @@ def test_a_successor_is_not_blamed_for_its_predecessors_silence() -> None:
     clock = VirtualClock()
     shards = ShardsTable.make(1, clock.now)
     shards.tell(0, SERVING)
-    shards.beat(0, clock.now(), 9, 9, 9)
+    shards.beat(0, clock.now(), Beat(9, 9, 9))
     clock.advance(60)
     assert shards.read()[0].state == "hung"
     shards.tell(0, SERVING._replace(pid=4712, incarnation=4))

@@ -15,7 +15,7 @@ import pytest
 
 from longwire.adopt import Rows
 from longwire.keeper.channel import receive_with_descriptors, send_with_descriptors, seqpacket_pair
-from longwire.processes.bequest import fetch_all
+from longwire.processes.bequest import Bequest
 from longwire.streams.counters import counters_work
 
 pytestmark = pytest.mark.skipif(not counters_work(), reason="this kernel does not count a connection's bytes")
@@ -51,7 +51,11 @@ class Scene:
         return sock
 
     def fetch(
-        self, *sockets: socket.socket, guests: tuple[int, ...] = (), elsewhere: tuple[tuple[int, int], ...] = ()
+        self,
+        *sockets: socket.socket,
+        mixed: tuple[int, ...] = (),
+        shared: tuple[int, ...] = (1,),
+        elsewhere: tuple[tuple[int, int], ...] = (),
     ) -> set[int]:
         """The inodes of the newcomers among them."""
         end, its = seqpacket_pair()
@@ -59,7 +63,7 @@ class Scene:
         guardian.start()
         # Numbers are high where other tests have left much open: a row that names one so high has the search go on.
         rows = cast(Rows, SimpleNamespace(sockets={(1, 1 + max(sock.fileno() for sock in sockets))}))
-        found, newcomers = fetch_all(rows, {1: end.detach()}, self.public, guests, lambda: elsewhere)
+        found, newcomers = Bequest({1: end.detach()}, mixed, shared).fetch(rows, self.public, lambda: elsewhere)
         guardian.join(10)
         its.close()
         assert not found
@@ -95,10 +99,11 @@ def test_two_descriptors_of_one_socket_are_one_newcomer(scene: Scene) -> None:
     assert scene.fetch(sock, again) == {os.fstat(sock.fileno()).st_ino}
 
 
-def test_newcomers_of_one_that_fostered_the_slot_are_those_of_its_own(scene: Scene) -> None:
+def test_newcomers_of_one_that_fostered_are_those_of_its_own_slot(scene: Scene) -> None:
     """And there such as a row of the fostered slot names, silent as they are, must not be taken for newcomers."""
     new, silent = scene.accept(), scene.accept()
-    assert scene.fetch(new, silent, guests=(1,)) == set()
-    assert scene.fetch(new, silent, elsewhere=((1, silent.fileno()), (2, new.fileno()))) == {
-        os.fstat(new.fileno()).st_ino
-    }
+    inodes = {os.fstat(sock.fileno()).st_ino for sock in (new, silent)}
+    assert scene.fetch(new, silent, mixed=(1,)) == set()
+    named = ((1, silent.fileno()), (2, new.fileno()))
+    assert scene.fetch(new, silent, elsewhere=named) == {os.fstat(new.fileno()).st_ino}
+    assert scene.fetch(new, silent, shared=(), elsewhere=named) == inodes, "nobody else's rows are read for nothing"

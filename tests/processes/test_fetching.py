@@ -13,7 +13,7 @@ import pytest
 from longwire.adopt import Rows
 from longwire.keeper.channel import send_with_descriptors, seqpacket_pair
 from longwire.processes import bequest as module
-from longwire.processes.bequest import fetch_all
+from longwire.processes.bequest import Bequest
 
 # What is not closed here belongs to a process that ends, and takes it along.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def fetch_named(*sockets: tuple[int, int], ends: dict[int, int]) -> dict[tuple[int, int], socket.socket]:
     """What rows with these sockets get."""
     with socket.create_server(("127.0.0.1", 0)) as public:
-        found, newcomers = fetch_all(cast(Rows, SimpleNamespace(sockets=sockets)), ends, public)
+        found, newcomers = Bequest(ends).fetch(cast(Rows, SimpleNamespace(sockets=sockets)), public)
     assert not newcomers
     return found
 

@@ -15,7 +15,7 @@ from tests.admin.shard import EVENTS, LAST, FakeShard, chunk, event, refusal, re
 from tests.streams.world import Entry, World, data_block
 
 from longwire.admin import operator
-from longwire.keeper.shards import HUNG_AFTER_S, ShardFacts, ShardsTable, make_counts
+from longwire.keeper.shards import HUNG_AFTER_S, Beat, ShardFacts, ShardsTable, make_counts
 from longwire.observe.counts import pack_counts
 from longwire.observe.instruments import Instruments
 from longwire.observe.snapshot import Snapshot
@@ -55,7 +55,7 @@ class FakeEstate:
         for name, count in counted.items():
             setattr(counters, name, count)
         self.shards.tell(slot, ShardFacts(pid=100 + slot, incarnation=1, state="serving", started=5.0, restarts=slot))
-        self.shards.beat(slot, self.clock.now(), 2, 3, 1500)
+        self.shards.beat(slot, self.clock.now(), Beat(2, 3, 1500))
         self.counts.write(slot, pack_counts(counters, snapshot))
 
 
@@ -185,7 +185,7 @@ async def test_the_gateway_is_ready_if_any_shard_is_and_can_say_so() -> None:
         assert source.ready() == (True, "")
         estate.clock.advance(HUNG_AFTER_S + 1)
         assert source.ready() == (False, "e: refused; hung"), "neither has been heard of"
-        estate.shards.beat(1, estate.clock.now(), 0, 0, 0)
+        estate.shards.beat(1, estate.clock.now(), Beat(0, 0, 0))
         assert source.ready()[0]
 
 

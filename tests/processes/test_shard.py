@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
+from tests.house import until
 
 from longwire.keeper.channel import Channel
 from longwire.processes import shard as module
-from longwire.processes.serving import Serving
+from longwire.processes.serving import CannotFoster, Serving
 from longwire.processes.shard import Shard
 
 # What is not closed here belongs to a process that ends, and takes it along.
@@ -42,7 +45,7 @@ class PaperGuarded:
 
 
 @pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> Channel:
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Channel]:
     monkeypatch.setattr(module, "Guarded", PaperGuarded)
     monkeypatch.setattr(
         module,
@@ -51,7 +54,10 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Channel:
     )
     ours, _its = Channel.pair()
     its.append(_its)
-    return ours
+    yield ours
+    ours.close()
+    _its.close()
+    its.clear()
 
 
 its: list[Channel] = []
@@ -138,3 +144,119 @@ async def test_what_it_does_not_understand_does_not_end_it(keeper: Channel, capl
     keeper.send({"do": "dance"})
     shard._hear()
     assert not shard._stopping.is_set() and "strange_message" in caplog.text
+
+
+class PaperServing:
+    """A slot that is taken over when it is let."""
+
+    made: ClassVar[list[PaperServing]] = []
+
+    def __init__(self, *arguments: Any) -> None:
+        self.slot, self.own = int(arguments[1]), arguments[4]
+        self.may_begin = asyncio.Event()
+        self.fault: Exception | None = None
+        self.did: list[str] = []
+        self.house = SimpleNamespace(registry=SimpleNamespace(live_count=0), drain=self._drain)
+        PaperServing.made.append(self)
+
+    async def begin(self, orders: dict[str, Any], ends: list[int]) -> SimpleNamespace:
+        await self.may_begin.wait()
+        if self.fault is not None:
+            raise self.fault
+        return SimpleNamespace(streams_adopted=0)
+
+    async def _drain(self, drain_s: float) -> None:
+        self.did.append(f"drained {drain_s:g}")
+
+    async def open(self) -> None:
+        self.did.append("opened")
+
+    async def close(self) -> None:
+        here = [each for each in PaperServing.made if each.fault is None]
+        assert all(each.did[-1].startswith(("drained", "closed")) for each in here), (
+            "all are drained before any is closed"
+        )
+        self.did.append("closed")
+
+    def beat(self) -> None: ...
+
+    def go_on(self, adopter: object) -> None: ...
+
+    def greet_soon(self) -> None: ...
+
+
+@pytest.fixture
+def paper(keeper: Channel, monkeypatch: pytest.MonkeyPatch) -> Channel:
+    """The keeper's end, of a shard whose slots are paper."""
+    PaperServing.made.clear()
+    monkeypatch.setattr(module, "Serving", PaperServing)
+    monkeypatch.setattr(module, "make_tls", lambda _: None)
+    return keeper
+
+
+@asynccontextmanager
+async def serving(keeper: Channel) -> AsyncIterator[tuple[Shard, asyncio.Task[int]]]:
+    """A shard that serves slot 0 and, since it was told to, begins to take over slot 1."""
+    shard = make_shard()
+    with socket.create_server(("127.0.0.1", 0)) as public:
+        shard.estate.deed = cast(Any, SimpleNamespace(public=os.dup(public.fileno())))
+        task = asyncio.ensure_future(shard.serve({"slot": 0, "restarts": 1}, []))
+        await until_made(1)
+        PaperServing.made[0].may_begin.set()
+        await until(lambda: bool(PaperServing.made[0].did), "it serves")
+        await until(lambda: heard(keeper) == [("serving", 0)], "it says so")
+        keeper.send({"do": "serve", "slot": 1, "restarts": 1})
+        await until_made(2)
+        yield shard, task
+        assert await task == 0
+        shard._entrance.sock.close()
+
+
+async def until_made(count: int) -> None:
+    await until(lambda: len(PaperServing.made) == count, "it was told")
+
+
+@pytest.mark.parametrize("how", [{"do": "drain", "drain_s": 2.5}, {"do": "stop"}, None])
+async def test_what_is_half_taken_over_is_whole_before_it_is_brought_to_an_end(
+    paper: Channel, how: dict[str, object] | None
+) -> None:
+    """An end in between would leave all streams of that slot without one, and the keeper would hear that all is well."""
+    async with serving(paper) as (shard, task):
+        own, other = PaperServing.made
+        assert other.own is own and own.did == ["opened"]
+        if how is None:
+            paper.close()
+        else:
+            paper.send(how)
+        assert shard._stopping is not None
+        await shard._stopping.wait()
+        assert not task.done() and own.did == ["opened"]
+        other.may_begin.set()
+    assert [did.split()[0] for did in own.did] == ["opened", "drained", "closed"]
+    assert [did.split()[0] for did in other.did] == ["drained", "closed"], "both are drained before either is closed"
+
+
+async def test_one_that_has_no_room_says_so_and_serves_on(paper: Channel) -> None:
+    async with serving(paper) as (shard, _):
+        PaperServing.made[1].fault = CannotFoster("too many sockets")
+        PaperServing.made[1].may_begin.set()
+        await until(lambda: shard._fostering is None, "it has failed")
+        assert heard(paper) == [("unable", 0)] and len(shard.servings) == 1
+        paper.send({"do": "stop"})
+
+
+async def test_a_message_that_cannot_be_taken_is_declined(paper: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no descriptor is left for a guardian's end."""
+
+    def receive(_: Channel) -> None:
+        raise OSError(24, "too many open files")
+
+    async with serving(paper) as (shard, _):
+        PaperServing.made[1].may_begin.set()
+        await until(lambda: len(shard.servings) == 2, "it fosters")
+        heard(paper)
+        with monkeypatch.context() as patch:
+            patch.setattr(Channel, "receive", receive)
+            shard._hear()
+        assert heard(paper) == [("unable", 0)]
+        paper.send({"do": "stop"})

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.house import hashed
 
 from .luck import Gateway, Stream, check_all, kill, running
 
@@ -120,6 +121,56 @@ async def test_whoever_fosters_dies_and_both_slots_go_on(interpreter: Interprete
         gateway.sim.hurry()
         await check_all(streams)
         assert gateway.upstream_requests == len(streams) + len(silent)
+
+
+async def test_whoever_fosters_dies_in_mid_adoption_and_no_client_has_two_owners(
+    interpreter: Interpreter, tmp_path: Path
+) -> None:
+    """It had fetched the other slot's sockets, silent ones among them, and no row said so yet."""
+    points = tmp_path / "points"
+    points.mkdir()
+    async with running(2, python=str(interpreter.path), env={"LONGWIRE_DIE_AT": f"{points}/"}) as gateway:
+        by_slot = await gateway.streams_on_all(2, 4, TOKENS)
+        streams = [*by_slot[0], *by_slot[1]]
+        silent = [await gateway.connect() for _ in range(12)]
+
+        async def are_in() -> bool:
+            return sum(int(shard["connections"]) for shard in await gateway.shards()) >= len(streams) + len(silent)
+
+        await gateway.until(are_in, "all are accepted")
+        with interpreter.missing():
+            kill(*await gateway.spares())
+            await gateway.until(lambda: gateway.events("start_failed"), "no spare can be started")
+            victim, other = await pids(gateway)
+            (points / "adopting_connection").touch()
+            kill(victim)
+            await gateway.until(lambda: len(gateway.events("shard_died")) == 3, "both are dead")
+        await relieved(gateway, other)
+        await check_new(gateway, 800)
+        for n, client in enumerate(silent):
+            await (await gateway.stream(820 + n, 10, 1, client=client)).check()
+            await (await gateway.stream(840 + n, 10, 1, client=client)).check()
+        gateway.sim.hurry()
+        await check_all(streams)
+        assert gateway.upstream_requests == len(streams) + 2 * len(silent) + 6
+
+
+async def test_nothing_is_read_from_disk_for_a_slot_that_is_fostered(interpreter: Interpreter, tmp_path: Path) -> None:
+    """A keys file that is being written is bad for a moment: a shard that serves lives through that."""
+    keys, good = tmp_path / "keys", f"one {hashed('sk-one')}\n"
+    keys.write_text(good)
+    config = '[[tenants]]\nname = "one"\n'
+    headers = {"authorization": "Bearer sk-one"}
+    async with running(2, python=str(interpreter.path), config=config, path=tmp_path, keys_file=keys) as gateway:
+        streams = [await gateway.stream(seed, TOKENS, headers=headers) for seed in range(1, 9)]
+        with interpreter.missing():
+            keys.write_text("one half a line")
+            await gateway.until(lambda: gateway.events("keys_file"), "it is bad")
+            await foster(gateway, 0)
+            await (await gateway.stream(800, 10, 1, headers=headers)).check()
+            gateway.sim.hurry()
+            await check_all(streams)
+            keys.write_text(good)
 
 
 async def test_three_slots_in_one_process(interpreter: Interpreter) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .members import Member
 from .pace import START
 from .slots import Slot
-from .states import Event, State
+from .states import State
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -24,8 +24,8 @@ FOSTER_AFTER = 2
 """Processes in a row that could not be started: the first one may have met a moment without memory, and a second one follows it
 after a tenth of a second. Then streams have waited long enough for a process of their own."""
 
-MAX_LOST_FOSTERS = 2
-"""One may have died of something else. A second one shows that what is left there kills, and a third is not tried."""
+MAX_LOST_FOSTERS = 3
+"""What kills whoever takes it over may do so twice: a third one seals it. Where that dies as well no other one is tried."""
 
 
 class Filling:
@@ -54,7 +54,7 @@ class Filling:
             keeper.pace.put_off("shard", time.monotonic())
 
     def try_again(self) -> None:
-        """The pause after a failure is over."""
+        """The pause after a failure is over: start one, and see to what must not wait for it any longer."""
         self.start_missing()
         self._foster()
 
@@ -72,18 +72,13 @@ class Filling:
         nothing to lose.
         """
         keeper = self._keeper
-        if keeper.pace.failures(START) < FOSTER_AFTER or keeper.ending is not None or keeper.reload is not None:
+        if keeper.pace.failures(START) < FOSTER_AFTER or keeper.ending is not None or not keeper.has_served:
             return
         for slot in self._empty():
-            fosters = [member for member in self._serving() if not any(s.is_taken_over for s in self._of(member))]
-            if (
-                not slot.orphans
-                or slot.lost_fosters >= MAX_LOST_FOSTERS
-                or keeper.slots.has_to_wait(slot)
-                or not fosters
-            ):
+            fosters = [each for each in self._serving() if all(slot.is_served for slot in self._of(each))]
+            if slot.lost_fosters >= MAX_LOST_FOSTERS or keeper.slots.has_to_wait(slot) or not fosters:
                 continue
-            foster = min(fosters, key=lambda member: len(self._of(member)))
+            foster = min(fosters, key=lambda each: (each.generation != keeper.generation, len(self._of(each))))
             if keeper.slots.entrust(slot, foster):
                 log.warning("slot_fostered", extra={"fields": {"slot": slot.index, "pid": foster.pid}})
 
@@ -95,18 +90,16 @@ class Filling:
             return
         for member in self._serving():
             slots = self._of(member)
-            if 1 < len(slots) <= waiting and not any(slot.is_taken_over for slot in slots):
-                member.happens(Event.REPLACED)
-                if not member.tell({"do": "yield"}):
-                    member.kill()
+            if 1 < len(slots) <= waiting and all(slot.is_served for slot in slots):
+                member.make_way()
                 return
 
     def _of(self, member: Member) -> list[Slot]:
         return self._keeper.slots.served_by(member)
 
     def _serving(self) -> list[Member]:
-        generation, members = self._keeper.generation, self._keeper.members.values()
-        return [each for each in members if each.state is State.SERVING and each.generation == generation]
+        """Of whatever generation: where a reload has gone back, those that serve are of an older one."""
+        return [member for member in self._keeper.members.values() if member.state is State.SERVING]
 
     def _empty(self) -> list[Slot]:
         """At the end only a slot in which something is left needs somebody."""

@@ -66,13 +66,24 @@ class Hearing:
                 member.take_guardian(socket.socket(fileno=fds.pop(0)))
             case {"am": "warm"} if not member.is_reaped:
                 member.happens(Event.WARMED)
-                keeper.pace.forgive(START)
+                if keeper.pace.failures(START):  # what has failed was starting, and it works again
+                    keeper.pace.forgive(START)
+                    keeper.pace.forgive("shard")
                 if keeper.reload is not None and member.generation != keeper.generation:
                     keeper.reload.warmed()
                 else:
                     keeper.filling.fill()
             case {"am": "serving"} if member.slot is not None:
-                keeper.serves(member, keeper.slots[int(message.get("slot", member.slot))])
+                told = message.get("slot", member.slot)
+                for slot in keeper.slots.served_by(member):
+                    if slot.index == told:
+                        keeper.serves(member, slot)
+            case {"am": "unable"}:
+                log.error(
+                    "foster_unable", extra={"fields": {"pid": member.pid, "problem": str(message.get("why"))[:200]}}
+                )
+                keeper.slots.decline(member)
+                keeper.filling.fill()
             case {"am": "warm" | "drained"}:
                 pass  # its end is here, or follows
             case {"am": "failed", "why": str(why), "code": int(code)}:

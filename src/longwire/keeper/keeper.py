@@ -43,6 +43,9 @@ BAD_SETTINGS = 2
 """The exit code of what fails over its settings: these do not mend themselves at all."""
 START_S = 60.0
 """For a process to make its imports: a second, on a machine that has other things to do ten. One that takes longer hangs."""
+FOSTER_S = 30.0
+"""For a shard to take over a slot besides its own: a hundred times what it should take. One that has not said by then that it
+serves may have half of it, and only its end lets another one have all."""
 RESTARTED = ("admin", "engines")
 """Kinds of which there is one for as long as the gateway runs."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -138,8 +141,12 @@ class Keeper:
         if self.reload is not None:
             self.reload.look(now)
         for member in self.members.values():
-            if member.kind not in RESTARTED and member.state is State.STARTING and now - member.begun_s > START_S:
+            is_late = member.kind not in RESTARTED and member.state is State.STARTING and now - member.begun_s > START_S
+            if is_late or (member.state is State.YIELDING and now > member.yield_by_s):
                 member.kill()
+        for member in set(self.slots.overdue(FOSTER_S)):
+            log.error("foster_hangs", extra={"fields": {"pid": member.pid}})
+            member.kill()
         if self.orders.hang_kill_s:
             for member, silent_s in self.slots.silent(self.orders.hang_kill_s):
                 log.error("shard_hangs", extra={"fields": {"slot": member.slot, "silent_s": silent_s}})
@@ -243,7 +250,7 @@ class Keeper:
             self.reload.hear_failure(member, why)
 
     def serves(self, member: Member, slot: Slot) -> None:
-        """It has taken over what was left in this slot."""
+        """It has taken over what was left in this slot. Only one that was started for it shows that starting works again."""
         slot.release()
         if slot.index == member.slot:
             member.happens(Event.ADOPTED)

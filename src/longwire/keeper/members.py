@@ -20,6 +20,9 @@ from .states import Event, State, next_state
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 """Those that the keeper acts on; its children begin without its way of doing that."""
 
+YIELD_S = 5.0
+"""For a shard to put its rows in order: milliseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:
@@ -51,6 +54,8 @@ class Member:
     """The end at which its guardian will answer once it is dead."""
     started: float = field(default_factory=time.time)
     begun_s: float = field(default_factory=time.monotonic)
+    yield_by_s: float = 0.0
+    """Until when it may put its rows in order, once it was asked to."""
     is_unwanted: bool = False
     """It was told to end: that it does is no failure."""
     is_reaped: bool = False
@@ -83,6 +88,13 @@ class Member:
         """End it now, because nobody needs it."""
         self.is_unwanted = True
         self.kill()
+
+    def make_way(self) -> None:
+        """Have it leave everything to a successor. One that takes too long is killed, which costs nobody anything either."""
+        self.happens(Event.REPLACED)
+        self.yield_by_s = time.monotonic() + YIELD_S
+        if not self.tell({"do": "yield"}):
+            self.kill()
 
     def retire(self) -> None:
         """Ask it to end by itself."""

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -77,15 +78,16 @@ class SlotState(NamedTuple):
 
     restarts: int
     orphans: list[list[int]]
-    """Incarnation and descriptor of each, and whether it was a guest."""
+    """Incarnation and descriptor of each, and whether it was a guest, and mixed."""
     foster: int = 0
     """The process that serves it besides its own."""
+    is_being_adopted: bool = False
 
     @classmethod
     def of(cls, slot: Slot) -> Self:
         foster = slot.member.pid if slot.member is not None and slot.member.slot != slot.index else 0
-        orphans = [[each.incarnation, each.guardian.fileno(), int(each.is_guest)] for each in slot.orphans]
-        return cls(slot.restarts, orphans, foster)
+        orphans = [[o.incarnation, o.guardian.fileno(), int(o.is_guest), int(o.is_mixed)] for o in slot.orphans]
+        return cls(slot.restarts, orphans, foster, slot.is_being_adopted)
 
 
 class Inheritance(NamedTuple):
@@ -160,6 +162,8 @@ class Inheritance(NamedTuple):
                 keeper.slots[member.slot].member = member
         for slot, known in zip(keeper.slots, self.slots, strict=True):
             slot.member = keeper.members.get(known.foster, slot.member)
+            slot.is_being_adopted = slot.member is not None and known.is_being_adopted
+            slot.begun_s = time.monotonic()
 
 
 VERSION = 1

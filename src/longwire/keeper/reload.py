@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .deed import Deed
 from .members import Member
-from .states import Event, State
+from .states import State
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -27,8 +27,6 @@ log = logging.getLogger("longwire.keeper")
 
 READY_S = 45.0
 """For the configuration to be read and all new processes to be warm. Whoever asked waits for a minute."""
-YIELD_S = 5.0
-"""For a shard to put its rows in order: milliseconds. One that takes longer is killed, which costs nobody anything either."""
 MAX_TRIALS = 3
 """New processes that may die over the first slot. A stream that kills who takes it over may do so twice."""
 
@@ -45,8 +43,6 @@ class Reload:
         self._old_deed, self._old_orders = keeper.deed, keeper.orders
         self._deed, self._orders = keeper.deed, keeper.orders
         self._ready_by = time.monotonic() + READY_S
-        self._yielding: Member | None = None
-        self._yield_by = 0.0
         self._is_moving = False
         self._has_moved = False
         self._deaths = 0
@@ -114,10 +110,7 @@ class Reload:
         if old is None:
             self._finish()
             return
-        self._yielding, self._yield_by = old, time.monotonic() + YIELD_S
-        old.happens(Event.REPLACED)
-        if not old.tell({"do": "yield"}):
-            old.kill()
+        old.make_way()
 
     def died(self, member: Member, before: State) -> None:
         """A shard has ended. Before the move that of a new one ends the reload; after it, whoever is next takes its place."""
@@ -142,8 +135,6 @@ class Reload:
         """Nothing may take for ever."""
         if not self._is_moving and now > self._ready_by:
             self.fail("the new processes were not ready in time")
-        elif self._yielding is not None and self._yielding.state is State.YIELDING and now > self._yield_by:
-            self._yielding.kill()
 
     # The end of it.
 

@@ -27,6 +27,8 @@ HUNG_AFTER_S: Final = 3.0
 _BEAT, _STREAMS, _CONNECTIONS, _LAG = range(4)
 _HAS_MET_ENGINE: Final = 1 << 63
 """In the word of connections: an engine has been up, as this shard has seen for itself."""
+_LOW: Final = (1 << 32) - 1
+"""Of the word of the lag: microseconds. Above it is the load by which new clients are shared out, and 1; 0: none come here."""
 _ABLE_TO_HANG: Final = frozenset({"serving", "adopting", "draining"})
 """A shard that is starting has no loop yet that could beat; one that is down has none any more."""
 
@@ -40,6 +42,15 @@ class ShardFacts(NamedTuple):
     started: float = 0.0
     """Unix seconds."""
     restarts: int = 0
+
+
+class Beat(NamedTuple):
+    """What a slot's shard tells of it."""
+
+    streams: int
+    connections: int = 0
+    lag_us: int = 0
+    has_met_engine: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +135,13 @@ class ShardsTable:
         told = {**facts._asdict(), "told_s": round(self._now(), 3)}
         self._table.write(slot, json.dumps(told, separators=(",", ":")).encode())
 
-    def beat(
-        self, slot: int, now_s: float, streams: int, connections: int, lag_us: int, *, has_met_engine: bool = True
-    ) -> None:
-        """The slot's loop turns. For its shard alone, a few times a second; four stores, the beat last."""
+    def beat(self, slot: int, now_s: float, beat: Beat, load: int | None = None) -> None:
+        """The slot's loop turns. For its shard alone, a few times a second; four stores, the beat last. ``load``: the live
+        streams of a process that accepts new clients in this slot; None where nobody does."""
         words, first = self._table.words, self._table.word_index(slot)
-        words[first + _STREAMS] = streams
-        words[first + _CONNECTIONS] = connections | (_HAS_MET_ENGINE if has_met_engine else 0)
-        words[first + _LAG] = lag_us
+        words[first + _STREAMS] = beat.streams
+        words[first + _CONNECTIONS] = beat.connections | (_HAS_MET_ENGINE if beat.has_met_engine else 0)
+        words[first + _LAG] = min(beat.lag_us, _LOW) | (0 if load is None else load + 1) << 32
         words[first + _BEAT] = int(now_s * 1000)
 
     # Reading.
@@ -142,11 +152,12 @@ class ShardsTable:
         return [self._view(slot, now) for slot in range(self._table.rows)]
 
     def loads(self) -> list[int]:
-        """Live streams of each shard whose loop was heard of lately: by words alone, for it is asked at every accept."""
+        """Live streams of each process that accepts and was heard of lately: by words alone, as it is asked at every accept."""
         words, table = self._table.words, self._table
         oldest_ms = int((self._now() - self._hung_after_s) * 1000)
         firsts = [table.word_index(slot) for slot in range(table.rows)]
-        return [words[first + _STREAMS] for first in firsts if words[first + _BEAT] >= oldest_ms]
+        heard = (words[first + _LAG] >> 32 for first in firsts if words[first + _BEAT] >= oldest_ms)
+        return [load - 1 for load in heard if load]
 
     def have_met_engines(self) -> bool:
         """Whether each shard whose loop was heard of lately has seen an engine up: any of them may get the next request."""
@@ -188,7 +199,7 @@ class ShardsTable:
             restarts=facts.restarts,
             streams=0 if is_down else words[first + _STREAMS],
             connections=0 if is_down else words[first + _CONNECTIONS] & ~_HAS_MET_ENGINE,
-            loop_lag_ms=0.0 if is_down else words[first + _LAG] / 1000,
+            loop_lag_ms=0.0 if is_down else (words[first + _LAG] & _LOW) / 1000,
             silent_s=0.0 if is_down else silent_s,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,6 +29,8 @@ class Orphan(NamedTuple):
     guardian: socket.socket
     is_guest: bool = False
     """It was at home in another slot, and fostered this one besides."""
+    is_mixed: bool = False
+    """It was taking over another slot besides: it had clients of that one, too, which no row names as its own yet."""
 
 
 @dataclass(slots=True)
@@ -38,16 +41,21 @@ class Slot:
     member: Member | None = None
     orphans: list[Orphan] = field(default_factory=list)
     restarts: int = -1
+    is_being_adopted: bool = False
+    """A process is on it, and has not said yet that it serves."""
+    begun_s: float = 0.0
+    """When that began."""
     lost_fosters: int = 0
     """Who fostered it in vain since a process of its own was on it: they died before they served it."""
 
     @property
-    def is_taken_over(self) -> bool:
-        """Whether a process is on it that has not said yet that it serves."""
-        return self.member is not None and bool(self.orphans)
+    def is_served(self) -> bool:
+        """Whether there is somebody who has taken over all that was left here."""
+        return self.member is not None and self.member.state is State.SERVING and not self.is_being_adopted
 
     def release(self) -> None:
         """What its former shards have left is adopted, or given up."""
+        self.is_being_adopted = False
         for orphan in self.orphans:
             orphan.guardian.close()
         self.orphans.clear()
@@ -71,15 +79,11 @@ class Slots:
 
     @property
     def all_serve(self) -> bool:
-        return all(
-            slot.member is not None and slot.member.state is State.SERVING and not slot.orphans for slot in self._slots
-        )
+        return all(slot.is_served for slot in self._slots)
 
     @property
     def are_adopting(self) -> bool:
-        return any(
-            slot.member is not None and (slot.member.state is State.ADOPTING or slot.is_taken_over) for slot in self
-        )
+        return any(slot.is_being_adopted for slot in self._slots)
 
     @property
     def live_streams(self) -> int:
@@ -105,17 +109,28 @@ class Slots:
 
     def _place(self, slot: Slot, member: Member) -> None:
         slot.member = member
+        slot.is_being_adopted, slot.begun_s = True, time.monotonic()
         slot.restarts += 1
         self.show(slot)
 
-    @staticmethod
-    def _tell(slot: Slot, member: Member) -> bool:
+    def decline(self, member: Member) -> None:
+        """It cannot take what it was entrusted with, and has begun nothing."""
+        for slot in self.served_by(member):
+            if slot.index != member.slot and slot.is_being_adopted:
+                slot.member, slot.is_being_adopted = None, False
+                slot.lost_fosters += 1
+                self.show(slot)
+
+    def _tell(self, slot: Slot, member: Member) -> bool:
+        """``mixed``: whose newcomers are not to be looked for here. ``shared``: who leaves other slots as well."""
+        elsewhere = {orphan.incarnation for other in self._slots if other is not slot for orphan in other.orphans}
         message = {
             "do": "serve",
             "slot": slot.index,
             "restarts": slot.restarts + 1,
             "owners": [orphan.incarnation for orphan in slot.orphans],
-            "guests": [orphan.incarnation for orphan in slot.orphans if orphan.is_guest],
+            "mixed": [orphan.incarnation for orphan in slot.orphans if orphan.is_guest or orphan.is_mixed],
+            "shared": [orphan.incarnation for orphan in slot.orphans if orphan.incarnation in elsewhere],
         }
         return member.tell(message, [orphan.guardian.fileno() for orphan in slot.orphans])
 
@@ -132,7 +147,7 @@ class Slots:
         and named in no row yet, and those that rows of the other slot name must still be told from them.
         """
         return any(
-            mine.incarnation == its.incarnation and (other.is_taken_over or mine.is_guest > its.is_guest)
+            mine.incarnation == its.incarnation and (other.is_being_adopted or mine.is_guest > its.is_guest)
             for other in self._slots
             if other is not slot
             for its in other.orphans
@@ -141,14 +156,19 @@ class Slots:
 
     def vacate(self, member: Member, leaves_streams: bool) -> None:
         """A process is dead: its slots are free, and its guardian is kept for whoever comes next."""
-        for slot in self.served_by(member):
+        slots = self.served_by(member)
+        is_mixed = any(slot.is_being_adopted for slot in slots[1:])
+        for slot in reversed(slots):  # its own last, which gets the end itself
             is_guest = slot.index != member.slot
-            slot.lost_fosters += is_guest and slot.is_taken_over
-            slot.member = None
+            slot.lost_fosters += is_guest and slot.is_being_adopted
+            slot.member, slot.is_being_adopted = None, False
             if not leaves_streams:
                 slot.release()
             elif member.guardian is not None:
-                slot.orphans.append(Orphan(member.incarnation, member.guardian.dup(), is_guest))
+                end = member.guardian.dup() if is_guest else member.guardian
+                slot.orphans.append(Orphan(member.incarnation, end, is_guest, is_mixed))
+                if not is_guest:
+                    member.guardian = None
             for orphan in slot.orphans[:-MAX_ORPHANS]:
                 orphan.guardian.close()
             del slot.orphans[:-MAX_ORPHANS]
@@ -160,17 +180,32 @@ class Slots:
         member = slot.member
         facts = ShardFacts(restarts=max(0, slot.restarts))
         if member is not None:
-            state = SHOWN[State.ADOPTING if member.state is State.SERVING and slot.is_taken_over else member.state]
+            is_fostering = member.state is State.SERVING and slot.is_being_adopted
+            state = SHOWN[State.ADOPTING if is_fostering else member.state]
             facts = facts._replace(pid=member.pid, incarnation=member.incarnation, state=state, started=member.started)
         self._table.tell(slot.index, facts)
 
     def silent(self, longer_than_s: float) -> Iterator[tuple[Member, float]]:
-        """Who serves and whose loop was not heard of for so long."""
+        """Who serves and whose loop was not heard of for so long: by its own slot, and not while it takes over another one."""
         for view in self._table.read():
             slot = self._slots[view.index]
-            member = None if slot.is_taken_over else slot.member
-            if member is not None and member.state in (State.SERVING, State.YIELDING) and view.silent_s > longer_than_s:
-                yield member, view.silent_s
+            if slot.member is None or slot.member.slot != view.index or not slot.is_served:
+                continue
+            is_busy = any(each.is_being_adopted for each in self.served_by(slot.member))
+            if view.silent_s > longer_than_s and not is_busy:
+                yield slot.member, view.silent_s
+
+    def overdue(self, longer_than_s: float) -> Iterator[Member]:
+        """Who was entrusted with a slot so long ago, and has never said that it serves it."""
+        latest_s = time.monotonic() - longer_than_s
+        for slot in self._slots:
+            if (
+                slot.is_being_adopted
+                and slot.member is not None
+                and slot.member.slot != slot.index
+                and slot.begun_s < latest_s
+            ):
+                yield slot.member
 
     def close(self) -> None:
         """Unmap the table; for tests and for one who only tries to be the keeper."""

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Container, Iterable
+from typing import NamedTuple
 
 from ..adopt import Rows, Socket
 from ..keeper.channel import MAX_DESCRIPTORS
@@ -25,37 +26,39 @@ MAX_NUMBER = 1 << 20
 """No descriptor table has a higher number (fs.nr_open). The search ends much earlier, where nothing is open any more."""
 
 
-def fetch_all(
-    rows: Rows,
-    ends: dict[int, int],
-    public: socket.socket,
-    guests: Container[int] = (),
-    named_elsewhere: Callable[[], Iterable[Socket]] = tuple,
-) -> tuple[dict[Socket, socket.socket], list[socket.socket]]:
-    """Every socket that the rows name, and the newcomers; from the guardians of whoever had them.
+class Bequest(NamedTuple):
+    """What the dead have left: the ``ends`` of their guardians by incarnation, of whom the newcomers are not ours to look for
+    (``mixed``), and who leaves other slots as well (``shared``)."""
 
-    ``ends`` are descriptors by incarnation, ``public`` is the listening socket. Of ``guests`` only named sockets are ours, and
-    their newcomers are another slot's. ``named_elsewhere`` are the sockets that rows of other slots name; it is asked for only
-    where there could be newcomers.
-    """
-    wanted: dict[int, list[int]] = {}
-    for owner, fd in rows.sockets:
-        wanted.setdefault(owner, []).append(fd)
-    found: dict[Socket, socket.socket] = {}
-    others: dict[Socket, socket.socket] = {}
-    for owner, end_fd in ends.items():
-        end = socket.socket(fileno=end_fd)
-        named = _fetch(end, owner, wanted.get(owner, []))
-        found |= {(owner, number): sock for number, sock in named.items()}
-        if owner not in guests:
-            others |= _fetch_others(end, owner, set(wanted.get(owner, [])))
-        end.close()
-    newcomers = _find_newcomers(others, {_identity(sock) for sock in found.values()}, public)
-    if newcomers:
-        for key in named_elsewhere():
-            if key in newcomers:
+    ends: dict[int, int]
+    mixed: Container[int] = ()
+    shared: Container[int] = ()
+
+    def fetch(
+        self, rows: Rows, public: socket.socket, named_elsewhere: Callable[[], Iterable[Socket]] = tuple
+    ) -> tuple[dict[Socket, socket.socket], list[socket.socket]]:
+        """Every socket that the rows name, and the newcomers; from the guardians of whoever had them.
+
+        ``public`` is the listening socket. ``named_elsewhere`` are the sockets that rows of other slots name; it is asked for
+        only where one of them could be taken for a newcomer.
+        """
+        wanted: dict[int, list[int]] = {}
+        for owner, fd in rows.sockets:
+            wanted.setdefault(owner, []).append(fd)
+        found: dict[Socket, socket.socket] = {}
+        others: dict[Socket, socket.socket] = {}
+        for owner, end_fd in self.ends.items():
+            end = socket.socket(fileno=end_fd)
+            named = _fetch(end, owner, wanted.get(owner, []))
+            found |= {(owner, number): sock for number, sock in named.items()}
+            if owner not in self.mixed:
+                others |= _fetch_others(end, owner, set(wanted.get(owner, [])))
+            end.close()
+        newcomers = _find_newcomers(others, {_identity(sock) for sock in found.values()}, public)
+        if any(owner in self.shared for owner, _ in newcomers):
+            for key in newcomers.keys() & set(named_elsewhere()):
                 newcomers.pop(key).close()
-    return found, list(newcomers.values())
+        return found, list(newcomers.values())
 
 
 def _fetch(end: socket.socket, owner: int, numbers: list[int]) -> dict[int, socket.socket]:

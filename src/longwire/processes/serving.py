@@ -12,20 +12,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from ..adopt import Adopter, claim_rows
-from ..groundwork import make_tls, shown
+from ..groundwork import shown
+from ..keeper.shards import Beat
 from ..lifecycle import House
 from ..observe.counts import read_models, restore_counters
 from ..operation import write_counts
+from ..server.accepting import descriptor_ceiling
 from ..server.passing import Neighbours
 from ..streams.claim import Socket
 from ..streams.tables import unpack_connection
-from .bequest import fetch_all
+from .bequest import Bequest
 from .estate import Estate
 
 log = logging.getLogger("longwire.shard")
@@ -39,16 +43,36 @@ FIRST_LOOK_S = 0.5
 know yet it would refuse."""
 
 
-class Serving:
-    """One slot. ``public`` is the listening socket of all shards."""
+class CannotFoster(Exception):
+    """This process has no room for another slot. Nothing of it was touched."""
 
-    def __init__(self, estate: Estate, slot: int, incarnation: int, public: socket.socket) -> None:
+
+class Entrance(NamedTuple):
+    """How clients come in: the listening socket of all shards, and TLS of our own."""
+
+    sock: socket.socket
+    tls: ssl.SSLContext | None
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://{shown(self.sock)}"
+
+
+class Serving:
+    """One slot. ``own`` is that of this process, for one that is fostered besides."""
+
+    def __init__(
+        self, estate: Estate, slot: int, incarnation: int, entrance: Entrance, own: Serving | None = None
+    ) -> None:
         self.estate = estate
         self.slot = slot
-        self._public = public
+        self.is_own = own is None
+        self._entrance = entrance
         memory = estate.memory(slot, incarnation)
         self._rows = claim_rows(memory)
-        self.house = House(estate.settings, memory, estate.matrix(), estate.blob.secret)
+        # Nothing is read from disk anew for a slot that is fostered: its keys are those of our own, which are watched.
+        tenants = own.house.tenants if own is not None else None
+        self.house: House = House(estate.settings, memory, estate.matrix(), estate.blob.secret, tenants)
         self._neighbours = Neighbours(self.house.listener, estate.inbox(slot), estate.open_inboxes())
 
     def __repr__(self) -> str:
@@ -59,12 +83,16 @@ class Serving:
 
         Raises:
             SettingsError: the keys file is bad.
+            CannotFoster: there are too many sockets.
         """
         told_s = time.monotonic()
         house = self.house
-        owners = dict(zip(orders["owners"], ends, strict=True))
-        guests = orders.get("guests", ())
-        sockets, newcomers = fetch_all(self._rows, owners, self._public, guests, self._named_elsewhere)
+        if not self.is_own:
+            _check_room(len(self._rows.sockets))
+        bequest = Bequest(
+            dict(zip(orders["owners"], ends, strict=True)), orders.get("mixed", ()), orders.get("shared", ())
+        )
+        sockets, newcomers = bequest.fetch(self._rows, self._entrance.sock, self._named_elsewhere)
         counted = self.estate.counts.read(self.slot)
         restore_counters(house.instruments, counted)
         house.recall(read_models(counted))
@@ -79,10 +107,8 @@ class Serving:
         adopted_s = time.monotonic() - told_s
         if not (adopter.streams_adopted or adopter.connections_adopted):
             await house.wait_engines(FIRST_LOOK_S)
-        tls = make_tls(self.estate.settings)
         for sock in newcomers:
-            house.listener.welcome(sock, tls)
-        self._beat()  # before it can be asked for anything
+            house.listener.welcome(sock, self._entrance.tls)
         if adopter.streams_adopted or adopter.connections_adopted or adopter.faults:
             self._note_adoption(adopter, adopted_s)
         return adopter
@@ -96,8 +122,8 @@ class Serving:
 
     def _named_elsewhere(self) -> Iterator[Socket]:
         """The clients' sockets that rows of other slots name: whoever has died may have fostered one of these."""
-        for table in (table for slot, table in enumerate(self.estate.connections) if slot != self.slot):
-            for index in range(table.rows_touched):
+        for slot, table in enumerate(self.estate.connections):
+            for index in range(table.rows_touched if slot != self.slot else 0):
                 if (payload := table.read(index)) is not None:
                     row = unpack_connection(payload)
                     yield row.owner, row.fd
@@ -105,12 +131,11 @@ class Serving:
     async def open(self) -> None:
         """Accept new clients from now on."""
         loads = self.estate.shards.loads if self.estate.slots > 1 else None
-        await self.house.listener.start(self._public, make_tls(self.estate.settings), is_shared=True, loads=loads)
+        await self.house.listener.start(self._entrance.sock, self._entrance.tls, is_shared=True, loads=loads)
 
-    def go_on(self, adopter: Adopter, live_elsewhere: Callable[[], int]) -> None:
-        """Look after what is here: from now on all goes by itself. ``live_elsewhere`` are the process's other live streams."""
+    def go_on(self, adopter: Adopter) -> None:
+        """Look after what is here: from now on all goes by itself."""
         self._neighbours.start()
-        self.house.live_elsewhere = live_elsewhere
         self.house.listener.look_after()
         self.house.start_clockwork()
         self.house.keep_reading_process()
@@ -119,21 +144,20 @@ class Serving:
 
     def greet_soon(self) -> None:
         """Print what to try, once there is a model."""
-        scheme = "https" if self.estate.settings.tls_cert_file else "http"
-        self.house.greet_soon(f"{scheme}://{shown(self._public)}")
+        self.house.greet_soon(self._entrance.url)
 
     def _wake_some(self, adopter: Adopter) -> None:
         if adopter.wake_some(WAKE_AT_ONCE):
             asyncio.get_running_loop().call_soon(self._wake_some, adopter)
 
-    def _beat(self) -> None:
-        """Tell the shards table that the loop turns."""
+    def beat(self) -> None:
+        """Tell the shards table that the loop turns, from now on. New clients are shared out by what the whole process does."""
         house = self.house
         live, connections = house.registry.live_count, len(house.listener.connections)
-        lag_us = int(house.lag_s * 1e6)
-        met = house.has_met_engine
-        self.estate.shards.beat(self.slot, house.clock.now(), live, connections, lag_us, has_met_engine=met)
-        house.clock.call_later(BEAT_S, self._beat)
+        beat = Beat(live, connections, int(house.lag_s * 1e6), house.has_met_engine)
+        load = live + house.live_elsewhere() if self.is_own else None
+        self.estate.shards.beat(self.slot, house.clock.now(), beat, load)
+        house.clock.call_later(BEAT_S, self.beat)
 
     def _count(self) -> None:
         """Let others see what was counted."""
@@ -162,8 +186,21 @@ class Serving:
             self.house.registry.store_row(stream)
         write_counts(self.house.gauges(), self.estate.counts, self.slot)
 
-    async def end(self, drain_s: float) -> None:
-        """Let streams finish for so long, and close."""
-        await self.house.close(drain_s)
+    async def close(self) -> None:
+        """Streams have finished, here and in the other slots: take everything down."""
+        await self.house.tear_down()
         self._neighbours.close()
         write_counts(self.house.gauges(), self.estate.counts, self.slot)
+
+
+def _check_room(sockets: int) -> None:
+    """Whether so many more can be had without taking the reserve. Descriptors are given out from the lowest number on, so the
+    next one tells how many there are. Where they do not fit they stay with their guardian, which loses none.
+
+    Raises:
+        CannotFoster: they do not.
+    """
+    lowest = os.dup(0)
+    os.close(lowest)
+    if lowest + sockets > descriptor_ceiling():
+        raise CannotFoster(f"{sockets} sockets do not fit below descriptor {descriptor_ceiling()}")

@@ -1,4 +1,4 @@
-"""A shard: the process that serves one slot, from its start as a spare to its end.
+"""A shard: the process that serves a slot, from its start as a spare to its end.
 
 What lives here: the order of its life, and what the keeper may ask of it. What must not: what it takes to serve (serving.py).
 
@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from ..admission.matrix import WrongLayout
-from ..groundwork import raise_descriptor_limit, settle_garbage, widen_descriptor_table
+from ..groundwork import make_tls, raise_descriptor_limit, settle_garbage, widen_descriptor_table
 from ..keeper.channel import Channel
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded
@@ -32,7 +32,7 @@ from ..streams.shared import LayoutMismatch
 from ..words import faultpoint
 from ..words.errors import SettingsError
 from .estate import Estate
-from .serving import Serving
+from .serving import CannotFoster, Entrance, Serving
 
 log = logging.getLogger("longwire.shard")
 
@@ -54,7 +54,7 @@ class Shard:
         self.adopts = counters_work()
         self.servings: list[Serving] = []
         """Our own slot, and those that we foster."""
-        self._public: socket.socket
+        self._entrance: Entrance
         self._fostering: asyncio.Task[Serving] | None = None
         self._stopping: asyncio.Event | None = None
         self._drain_s = 0.0
@@ -93,9 +93,10 @@ class Shard:
         """Take over what was left in the slot, and serve it until the end."""
         loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._public = socket.socket(fileno=self.estate.deed.public)
-        self._public.setblocking(False)
-        own = await self._take_on(orders, ends, is_own=True)
+        public = socket.socket(fileno=self.estate.deed.public)
+        public.setblocking(False)
+        self._entrance = Entrance(public, make_tls(self.settings))
+        own = await self._take_on(orders, ends)
         self.channel.set_blocking(False)
         loop.add_reader(self.channel.fileno(), self._hear)
         if self.guarded.lives:
@@ -103,19 +104,25 @@ class Shard:
         if own.slot == 0 and not orders["restarts"]:
             own.greet_soon()
         await self._stopping.wait()
-        await asyncio.gather(*(serving.end(self._drain_s) for serving in self.servings))
+        if self._fostering is not None:  # what is half taken over has to be whole before it can be brought to an end
+            await asyncio.wait([self._fostering])
+        await asyncio.gather(*(serving.house.drain(self._drain_s) for serving in self.servings))
+        await asyncio.gather(*(serving.close() for serving in self.servings))
         with suppress(OSError):
             self.channel.send({"am": "drained"})
         return 0
 
-    async def _take_on(self, orders: dict[str, Any], ends: list[int], *, is_own: bool) -> Serving:
-        """Serve this slot from now on. Clients come through our own."""
-        serving = Serving(self.estate, int(orders["slot"]), self.incarnation, self._public)
+    async def _take_on(self, orders: dict[str, Any], ends: list[int]) -> Serving:
+        """Serve this slot from now on: our own, or one besides. Clients come through our own."""
+        own = self.servings[0] if self.servings else None
+        serving = Serving(self.estate, int(orders["slot"]), self.incarnation, self._entrance, own)
         adopter = await serving.begin(orders, ends)
-        if is_own:
+        serving.house.live_elsewhere = partial(self._count_live, serving)
+        serving.beat()  # before it can be asked for anything
+        if own is None:
             await serving.open()
         self.servings.append(serving)
-        serving.go_on(adopter, partial(self._count_live, serving))
+        serving.go_on(adopter)
         with suppress(BrokenPipeError):  # the keeper is gone: that is heard next, and what was taken over goes on
             self.channel.send({"am": "serving", "slot": serving.slot, "streams": adopter.streams_adopted})
         return serving
@@ -124,18 +131,24 @@ class Shard:
         """Live streams of all slots but one."""
         return sum(serving.house.registry.live_count for serving in self.servings if serving is not but)
 
-    def _foster(self, orders: dict[str, Any], ends: list[int]) -> None:
+    def _begin_to_foster(self, orders: dict[str, Any], ends: list[int]) -> None:
         """There is no process for this slot: serve it besides our own."""
-        task = asyncio.get_running_loop().create_task(self._take_on(orders, ends, is_own=False))
-        task.add_done_callback(self._fostered)
-        self._fostering = task
+        self._fostering = asyncio.get_running_loop().create_task(self._take_on(orders, ends))
+        self._fostering.add_done_callback(self._note_fostered)
 
-    def _fostered(self, task: asyncio.Task[Serving]) -> None:
+    def _note_fostered(self, task: asyncio.Task[Serving]) -> None:
         """Half of a slot cannot be served, and only our end lets another one have it: that is what a crash is for."""
         self._fostering = None
-        if not task.cancelled() and (fault := task.exception()) is not None:
+        fault = None if task.cancelled() else task.exception()
+        if isinstance(fault, CannotFoster):
+            self._decline(str(fault))
+        elif fault is not None:
             log.critical("foster_fault", exc_info=fault)
             os._exit(1)
+
+    def _decline(self, why: str) -> None:
+        with suppress(BrokenPipeError):
+            self.channel.send({"am": "unable", "why": why})
 
     # What the keeper says.
 
@@ -144,11 +157,17 @@ class Shard:
             received = self.channel.receive()
         except BlockingIOError:
             return
+        except (
+            OSError,
+            ValueError,
+        ) as exc:  # no descriptors are left for those that came with it: only one message has any
+            self._decline(str(exc))
+            return
         match received:
             case None:
                 self._outlive_keeper()
             case ({"do": "serve"} as orders, ends):
-                self._foster(orders, ends)
+                self._begin_to_foster(orders, ends)
             case ({"do": "yield"}, _):
                 self._yield_to_successor()
             case ({"do": "drain", "drain_s": drain_s}, _):
