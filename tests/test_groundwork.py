@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.garbage import let_go
 
 from longwire import groundwork
 from longwire.groundwork import (
@@ -170,6 +171,7 @@ def test_the_table_of_descriptors_is_widened_and_nothing_stays_open() -> None:
         status = Path("/proc/self/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("FDSize:")).split()[1])
 
+    let_go()
     before = len(list(Path("/proc/self/fd").iterdir()))
     widen_descriptor_table()
     assert size() >= min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MAX_WIDENED)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.garbage import let_go
 
 from longwire import reading as module
 from longwire.dialects.openai_chat import read_request
@@ -200,6 +201,7 @@ def test_an_answer_that_is_none_leads_to_the_same_as_a_death(
 
 
 def test_nothing_is_left_when_it_is_shut_down() -> None:
+    let_go()
     before = set(Path("/proc/self/fd").iterdir())
     reader = ReadingProcess(VirtualClock())
     pid = reader.submit(os.getpid).result(WITHIN_S)

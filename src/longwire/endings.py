@@ -87,21 +87,24 @@ def refusal_for(failure: Failure, message: str, ending: EndingWords) -> Refusal 
 
 def end_finished(stream: Stream, said: Said) -> None:
     """All of it was said when it broke: at most the end marker is missing."""
+    used = usage_so_far(said)  # before anything is said: a fault behind the end marker would make two ends
     if not said.is_done:
         stream.append_said(DONE_BLOCK)
-    _end_whole(stream, said)
+    _end_whole(stream, said, used)
 
 
 def end_by_length(stream: Stream, said: Said, *, is_chat: bool) -> None:
     """As many tokens were said as were asked for: what is missing is the end alone."""
-    stream.append_said(finish_event(said, "length", is_chat=is_chat))
-    usage = None if stream.facts.hides_usage or (said.is_billed and not said.tokens_since_usage) else usage_so_far(said)
-    if usage is not None:
-        stream.append_said(usage_event(said, usage, is_chat=is_chat))
-    stream.append_said(DONE_BLOCK)
-    _end_whole(stream, said)
+    used = usage_so_far(said)
+    is_to_be_told = not stream.facts.hides_usage and (said.tokens_since_usage > 0 or not said.is_billed)
+    blocks = [finish_event(said, "length", is_chat=is_chat)]
+    if used is not None and is_to_be_told:
+        blocks.append(usage_event(said, used, is_chat=is_chat))
+    for block in [*blocks, DONE_BLOCK]:
+        stream.append_said(block)
+    _end_whole(stream, said, used)
 
 
-def _end_whole(stream: Stream, said: Said) -> None:
-    stream.facts.tokens_estimated, stream.facts.usage = said.tokens, usage_so_far(said)
+def _end_whole(stream: Stream, said: Said, used: dict[str, Any] | None) -> None:
+    stream.facts.tokens_estimated, stream.facts.usage = said.tokens, used
     stream.end(CloseReason.COMPLETED)

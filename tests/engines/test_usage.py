@@ -53,3 +53,13 @@ def test_what_else_was_told_stays() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 2}}
     assert usage_so_far(say(event("a", usage={**used(7, 1), **details}), event("b"))) == {**used(7, 2), **details}
     assert usage_so_far(say(event("a", usage={"completion_tokens": 1}), event("b"))) == {"completion_tokens": 2}
+
+
+@pytest.mark.parametrize("odd", [{"a": 1}, True, 10**30, -1, "5", None, [5], 5.0])
+def test_what_is_no_count_is_not_added_up(odd: object) -> None:
+    """It would raise at the very end of an answer, or keep what was counted ourselves from being told."""
+    assert usage_so_far(say(event("a", usage={"prompt_tokens": odd, "completion_tokens": 1}), event("b"))) == {
+        "completion_tokens": 2
+    }
+    told = used(7, 1) | {"completion_tokens": odd}
+    assert (usage_so_far(say(event("a", usage=used(7, 1)), event("b", usage=told)))) == used(7, 2)

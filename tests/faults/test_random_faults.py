@@ -7,7 +7,6 @@ Each stream says something of its own, so that a byte of another's would be foun
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.faults.observing import settle_down
+from tests.garbage import let_go
 from tests.house import Answer, Client, TestHouse, chat, hashed, open_house, until
 
 from longwire.sim import SimServer
@@ -234,7 +234,7 @@ def held(house: TestHouse) -> dict[str, object]:
 
 def descriptors() -> Counter[str]:
     """All of this process, by what they stand for: ``socket``, ``/memfd``, ``pipe``, ``anon_inode``, files."""
-    gc.collect()
+    let_go()
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # a link whose target is no path
         with suppress(FileNotFoundError):  # the listing's own

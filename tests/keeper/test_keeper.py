@@ -131,7 +131,7 @@ def test_shards_that_never_serve_end_the_start(world: World, point: str, how: ob
 def test_a_program_that_is_not_there_ends_the_start(world: World) -> None:
     world.start(shard=["/nonexistent/python"])
     assert world.wait() == 1
-    assert "longwire: no process could be started: No such file or directory\n" in world.log
+    assert "longwire: no process could be started: /nonexistent/python: No such file or directory\n" in world.log
 
 
 def test_a_first_failure_leaves_no_trace_in_the_exit_code(world: World) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.garbage import let_go
 
 from longwire.keeper.channel import Channel
 from longwire.keeper.deed import Deed
@@ -54,6 +55,7 @@ def test_a_process_finds_everything_on_its_command_line_and_signals_as_they_were
 
 
 def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
+    let_go()
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="No such file"):
         start_member("shard", ("/nonexistent",), 1, 0, DEED)

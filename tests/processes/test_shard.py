@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from tests.house import until
 
-from longwire.keeper.channel import Channel
+from longwire.keeper.channel import Channel, seqpacket_pair
 from longwire.processes import shard as module
 from longwire.processes.serving import CannotFoster, Serving
 from longwire.processes.shard import Shard
@@ -150,19 +150,19 @@ class PaperServing:
     """A slot that is taken over when it is let."""
 
     made: ClassVar[list[PaperServing]] = []
+    refusal: ClassVar[Exception | None] = None
 
     def __init__(self, *arguments: Any) -> None:
+        if PaperServing.refusal is not None:
+            raise PaperServing.refusal
         self.slot, self.own = int(arguments[1]), arguments[4]
         self.may_begin = asyncio.Event()
-        self.fault: Exception | None = None
         self.did: list[str] = []
         self.house = SimpleNamespace(registry=SimpleNamespace(live_count=0), drain=self._drain)
         PaperServing.made.append(self)
 
     async def begin(self, orders: dict[str, Any], ends: list[int]) -> SimpleNamespace:
         await self.may_begin.wait()
-        if self.fault is not None:
-            raise self.fault
         return SimpleNamespace(streams_adopted=0)
 
     async def _drain(self, drain_s: float) -> None:
@@ -172,10 +172,8 @@ class PaperServing:
         self.did.append("opened")
 
     async def close(self) -> None:
-        here = [each for each in PaperServing.made if each.fault is None]
-        assert all(each.did[-1].startswith(("drained", "closed")) for each in here), (
-            "all are drained before any is closed"
-        )
+        is_drained = [each.did[-1].startswith(("drained", "closed")) for each in PaperServing.made]
+        assert all(is_drained), "all are drained before any is closed"
         self.did.append("closed")
 
     def beat(self) -> None: ...
@@ -236,12 +234,22 @@ async def test_what_is_half_taken_over_is_whole_before_it_is_brought_to_an_end(
     assert [did.split()[0] for did in other.did] == ["drained", "closed"], "both are drained before either is closed"
 
 
-async def test_one_that_has_no_room_says_so_and_serves_on(paper: Channel) -> None:
+@pytest.mark.parametrize("refusal", [CannotFoster("too many sockets"), OSError(24, "too many open files")])
+async def test_one_that_has_no_room_says_so_keeps_nothing_and_serves_on(
+    paper: Channel, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
     async with serving(paper) as (shard, _):
-        PaperServing.made[1].fault = CannotFoster("too many sockets")
         PaperServing.made[1].may_begin.set()
-        await until(lambda: shard._fostering is None, "it has failed")
-        assert heard(paper) == [("unable", 0)] and len(shard.servings) == 1
+        await until(lambda: len(shard.servings) == 2 and shard._fostering is None, "it fosters")
+        heard(paper)
+        monkeypatch.setattr(PaperServing, "refusal", refusal)
+        guardian, keepers = seqpacket_pair()
+        paper.send({"do": "serve", "slot": 2, "restarts": 1, "owners": [3]}, [keepers.fileno()])
+        keepers.close()
+        await until(lambda: heard(paper) == [("unable", 0)], "it says so")
+        assert guardian.recv(1) == b"", "the dead one's guardian may go: nobody holds its end any more"
+        guardian.close()
+        assert len(shard.servings) == 2
         paper.send({"do": "stop"})
 
 

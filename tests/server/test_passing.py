@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.garbage import let_go
 from tests.house import CHAT, EVENTS, Client, chat, encode_request, hashed, until
 from tests.server.shards import Shards, open_shards, slots_of
 
@@ -268,6 +269,7 @@ async def test_a_malformed_message_is_dropped_with_its_descriptors(what: str) ->
         whole = {"kind": "connection", "for": 0, "serial": 1, "peer": "::1", "read_base": 0, "written": 0, "bytes": 3}
         memfd = os.memfd_create("unsealed")
         os.write(memfd, b"GET")
+        let_go()
         descriptors = count_descriptors()
         with one, tcp:
             match what:

@@ -22,7 +22,23 @@ def test_host_and_port_are_found(text: str, host: str, port: int | None) -> None
     assert (parts.hostname, parts.port) == (host, port)
 
 
-@pytest.mark.parametrize("text", ["http://[::1", "h:x", "h:-1", "h:0", "h:65536", "a..b", "a" * 64, "http://\u4e2d..x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://[::1",
+        "h:x",
+        "h:-1",
+        "h:0",
+        "h:65536",
+        "a..b",
+        "a" * 64,
+        "http://\u4e2d..x",
+        "http://a b",
+        "a\x01b",
+        "h/\u00fc",
+        "h/a b",
+    ],
+)
 def test_what_nobody_could_connect_to_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         split_address(text)

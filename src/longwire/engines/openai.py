@@ -29,6 +29,8 @@ _ERROR_START = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*["{]|object"\s*:\s*"error"
 _TOKEN_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
 MAX_USAGE_FIELDS = 32
 MAX_USAGE_NAME_CHARS = 64
+_SUMS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+"""Of usage: what is added up, and so must be a number wherever it stands."""
 MAX_COUNT = 1 << 53
 """Beyond it a JSON reader may not know the number any more (RFC 8259 section 6)."""
 MAX_ERROR_TEXT_CHARS = 2000
@@ -269,7 +271,7 @@ def read_usage(told: object) -> dict[str, Any] | None:
         return None
     usage: dict[str, Any] = _counts(told)
     for name, group in list(told.items())[:MAX_USAGE_FIELDS]:
-        if isinstance(group, dict) and len(name) <= MAX_USAGE_NAME_CHARS:
+        if isinstance(group, dict) and len(name) <= MAX_USAGE_NAME_CHARS and name not in _SUMS:
             usage[name] = _counts(group)
     return usage
 

@@ -194,7 +194,7 @@ class Said:
         if self.created is None and isinstance(event.get("created"), int):
             self.created = event["created"]
         told = event.get("usage")
-        used = told.get("completion_tokens", 0) if isinstance(told, dict) else None
+        used = (read_usage(told) or {}).get("completion_tokens", 0) if isinstance(told, dict) else None
         if has_news := isinstance(used, int) and used > self._used:
             self._usage, self._used = told, used
         if used == self._used:

@@ -91,6 +91,9 @@ class Filling:
         for member in self._serving():
             slots = self._of(member)
             if 1 < len(slots) <= waiting and all(slot.is_served for slot in slots):
+                log.info(
+                    "foster_relieved", extra={"fields": {"slots": [slot.index for slot in slots], "pid": member.pid}}
+                )
                 member.make_way()
                 return
 

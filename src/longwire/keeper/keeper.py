@@ -161,9 +161,10 @@ class Keeper:
         try:
             member = start_member(kind, command, self.incarnations, generation, deed or self.deed)
         except OSError as exc:
-            log.error("start_failed", extra={"fields": {"kind": kind, "problem": exc.strerror}})
+            fields = {"kind": kind, "program": command[0], "problem": exc.strerror}
+            log.error("start_failed", extra={"fields": fields})
             self.pace.note_failure(START, time.monotonic())
-            self._failed(kind, f"no process could be started: {exc.strerror}")
+            self._failed(kind, f"no process could be started: {command[0]}: {exc.strerror}")
             return None
         self.members[member.pid] = member
         self.hearing.begin(member)

@@ -43,6 +43,11 @@ FIRST_LOOK_S = 0.5
 know yet it would refuse."""
 
 
+DESCRIPTORS_PER_SLOT = 16
+"""Of a slot that is fostered, besides its connections and the inboxes: three memories, mapped; its own inbox; the counters; the
+pipes of its reading process, and some to spare."""
+
+
 class CannotFoster(Exception):
     """This process has no room for another slot. Nothing of it was touched."""
 
@@ -59,7 +64,11 @@ class Entrance(NamedTuple):
 
 
 class Serving:
-    """One slot. ``own`` is that of this process, for one that is fostered besides."""
+    """One slot. ``own`` is that of this process, for one that is fostered besides.
+
+    Raises:
+        CannotFoster: there is no room for it.
+    """
 
     def __init__(
         self, estate: Estate, slot: int, incarnation: int, entrance: Entrance, own: Serving | None = None
@@ -68,8 +77,12 @@ class Serving:
         self.slot = slot
         self.is_own = own is None
         self._entrance = entrance
+        if own is not None:
+            _check_room(estate.slots + DESCRIPTORS_PER_SLOT)
         memory = estate.memory(slot, incarnation)
         self._rows = claim_rows(memory)
+        if own is not None:  # before anything is made that would have to be taken down
+            _check_room(estate.slots + DESCRIPTORS_PER_SLOT + len(self._rows.sockets))
         # Nothing is read from disk anew for a slot that is fostered: its keys are those of our own, which are watched.
         tenants = own.house.tenants if own is not None else None
         self.house: House = House(estate.settings, memory, estate.matrix(), estate.blob.secret, tenants)
@@ -83,12 +96,9 @@ class Serving:
 
         Raises:
             SettingsError: the keys file is bad.
-            CannotFoster: there are too many sockets.
         """
         told_s = time.monotonic()
         house = self.house
-        if not self.is_own:
-            _check_room(len(self._rows.sockets))
         bequest = Bequest(
             dict(zip(orders["owners"], ends, strict=True)), orders.get("mixed", ()), orders.get("shared", ())
         )

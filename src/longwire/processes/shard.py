@@ -23,7 +23,7 @@ import uvloop
 
 from ..admission.matrix import WrongLayout
 from ..groundwork import make_tls, raise_descriptor_limit, settle_garbage, widen_descriptor_table
-from ..keeper.channel import Channel
+from ..keeper.channel import Channel, close_all
 from ..keeper.deed import Deed
 from ..keeper.guardian import Guarded
 from ..observe.streamlog import configure_logging
@@ -115,7 +115,13 @@ class Shard:
     async def _take_on(self, orders: dict[str, Any], ends: list[int]) -> Serving:
         """Serve this slot from now on: our own, or one besides. Clients come through our own."""
         own = self.servings[0] if self.servings else None
-        serving = Serving(self.estate, int(orders["slot"]), self.incarnation, self._entrance, own)
+        try:
+            serving = Serving(self.estate, int(orders["slot"]), self.incarnation, self._entrance, own)
+        except (CannotFoster, OSError) as exc:
+            if own is None:
+                raise
+            close_all(ends)  # or the guardians would hold what everybody else has closed
+            raise CannotFoster(str(exc)) from exc
         adopter = await serving.begin(orders, ends)
         serving.house.live_elsewhere = partial(self._count_live, serving)
         serving.beat()  # before it can be asked for anything
