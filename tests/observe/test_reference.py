@@ -24,6 +24,13 @@ def test_the_page_is_up_to_date(name: str) -> None:
     assert render(name, page) == page, f"run: {COMMAND}"
 
 
+def test_every_label_has_a_row() -> None:
+    labels = {label for metric in METRICS for label in metric.labels}
+    assert [
+        label for label in sorted(labels) if f"\n| `{label}` | " not in render("metrics.md", page_of("metrics.md"))
+    ] == []
+
+
 def test_every_error_and_reason_has_a_row() -> None:
     page = page_of("errors.md")
     assert Overloaded in error_classes()

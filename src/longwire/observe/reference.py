@@ -18,8 +18,9 @@ from ..words.errors import LongwireError
 from ..words.page import rendered, table
 from ..words.reasons import CloseReason
 from ..words.shards import SHARD_STATES
-from .declarations import MAX_LABELLED, METRICS, OTHERS, Metric
+from .declarations import CLOCKS, MAX_LABELLED, METRICS, OTHERS, Metric
 from .instruments import ROUTES
+from .queue_declarations import WHY_REFUSED
 from .snapshot import ARENA_USES, STREAM_STATES
 
 COMMAND: Final = "python -m longwire.observe.reference docs"
@@ -80,6 +81,8 @@ def _label_rows() -> Iterator[Sequence[str]]:
     )
     yield _code("shard"), "its slot, from 0 on"
     yield _code("use"), ", ".join(ARENA_USES)
+    yield _code("clock"), ", ".join(CLOCKS)
+    yield _code("why"), ", ".join(WHY_REFUSED)
     yield _code("route"), ", ".join(sorted(ROUTES))
     yield _code("status"), "the HTTP status as a number"
     yield _code("engine"), "the engine's name in the settings"
