@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -72,6 +73,26 @@ def test_what_could_not_be_run_is_no_verdict(start: str, words: str) -> None:
     _, _, error = invoke("--start", start, "--only", "crlf")
     assert isinstance(error, CouldNotRun) and words in error.message
     assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://x:99999", "is no URL that can be connected to"),
+        ("http://[::1", "it looks like http://127.0.0.1:4000."),
+        ("https://x", "is no http:// URL"),
+        ("notaurl", "no host 'notaurl' is known here (Name or service not known); check the address."),
+    ],
+)
+def test_an_address_at_which_nothing_can_be_is_not_waited_for(
+    url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody_knows(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody_knows)
+    _, _, error = invoke("--url", url, "--upstream-port", "0", "--only", "crlf", "--ready-s", "0.1")
+    assert isinstance(error, CouldNotRun) and error.exit_code == 2 and words in error.message
 
 
 def test_a_gateway_that_knows_its_engine_from_a_file_is_given_no_url() -> None:

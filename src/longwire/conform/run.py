@@ -77,13 +77,26 @@ async def wait_ready(theatre: Theatre, limit_s: float, is_running: Callable[[], 
     """Until an answer comes through the gateway; why none does, else."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
-    said = "nothing answers"
+    said = "nothing was tried"
     while loop.time() < deadline_s:
         if not is_running():
             return "the gateway has ended"
         recording: Recording = await record(_probe("chat"), theatre)
         if recording.answer.status == 200 and recording.asked:
             return ""
-        said = describe(recording)
+        said = _why_not(recording)
         await asyncio.sleep(0.2)
-    return f"no answer came through it in {limit_s:g} s: {said}"
+    target = theatre.target
+    return (
+        f"no answer came through http://{target.host}:{target.port}{target.prefix} in {limit_s:g} s (the last try: {said}); "
+        f"check that the gateway listens there, has the model {target.model!r} and takes "
+        f"http://127.0.0.1:{theatre.engine.port} for its engine, or give it longer with --ready-s"
+    )
+
+
+def _why_not(recording: Recording) -> str:
+    """What came of one try, for people: of a connection that was never made only why not."""
+    if recording.answer.status:
+        return describe(recording)
+    failed = [mark.removeprefix("failed: ") for mark in recording.visits[0].marks if mark.startswith("failed: ")]
+    return failed[0] if failed else "nothing was answered"

@@ -6,6 +6,7 @@ What lives here: bringing the parts together, and taking them apart on every pat
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from ..words.addresses import split_address
+from ..words.addresses import split_address, unknown_host
 from .checks import intact
 from .engine import Engine
 from .playing import Result, Theatre, record
@@ -58,11 +59,14 @@ class Plan:
 
 async def hold(plan: Plan, rows: Sequence[Row], tell: Tell) -> tuple[list[Result], float]:
     """Try the gateway with these rows. Returns what came of them, and how long it took."""
+    target = _target(plan)
+    if plan.url:
+        await _look_up(target)
     engine = Engine()
     await engine.start(plan.upstream_port)
     try:
         with _log(plan) as log:
-            return await _hold(plan, engine, rows, tell, log)
+            return await _hold(plan, target, engine, rows, tell, log)
     finally:
         await engine.stop()
 
@@ -72,10 +76,9 @@ def _log(plan: Plan) -> IO[bytes]:
 
 
 async def _hold(
-    plan: Plan, engine: Engine, rows: Sequence[Row], tell: Tell, log: IO[bytes]
+    plan: Plan, target: Target, engine: Engine, rows: Sequence[Row], tell: Tell, log: IO[bytes]
 ) -> tuple[list[Result], float]:
     subject: Subject | None = None
-    target = _target(plan)
     theatre = Theatre(engine, target, plan.pace_s)
     try:
         if plan.start:
@@ -100,11 +103,21 @@ def _target(plan: Plan) -> Target:
     try:
         parts = split_address(plan.url)
     except ValueError as error:
-        raise NotReady(f"{plan.url} is no URL that can be connected to ({error})") from None
+        raise NotReady(
+            f"{plan.url!r} is no URL that can be connected to ({error}): it looks like http://127.0.0.1:4000."
+        ) from None
     if parts.scheme != "http" or not parts.hostname:
-        raise NotReady(f"{plan.url} is no http:// URL; end TLS before it")
+        raise NotReady(f"{plan.url!r} is no http:// URL: it looks like http://127.0.0.1:4000; end TLS before it.")
     path = parts.path.rstrip("/").removesuffix("/v1")
     return Target(parts.hostname, parts.port or 80, path, plan.model, plan.fields)
+
+
+async def _look_up(target: Target) -> None:
+    """A host that nobody knows will not be there in a minute either: it is not waited for."""
+    try:
+        await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise NotReady(unknown_host(target.host, error.strerror or "no address")) from None
 
 
 def _last_words(log: IO[bytes]) -> str:

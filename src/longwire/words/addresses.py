@@ -1,6 +1,7 @@
 """An address as somebody writes it on a command line or into a file.
 
-What lives here: splitting it, with all that can be wrong with its host and port found now.
+What lives here: splitting it, with all that can be wrong with its host and port found now, and the words for a host
+that nobody knows.
 What must not: which schemes and paths are wanted, which is for whoever asks.
 """
 
@@ -30,3 +31,8 @@ def split_address(text: str) -> SplitResult:
         raise ValueError("nothing can listen on port 0")
     (parts.hostname or "").encode("idna")
     return parts
+
+
+def unknown_host(host: str, why: str) -> str:
+    """What to say where a name could not be looked up; ``why``: the resolver's words, which name no address."""
+    return f"no host {host!r} is known here ({why}); check the address."
