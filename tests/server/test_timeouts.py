@@ -35,7 +35,7 @@ GOOD: dict[str, dict[str, float]] = {
 BAD = [
     "20", "total", "total=", "=5", "total=-1", "total=+1", "total=1e3", "total=.5", "total=5.", "total=1.2345", "total=nan",
     "total=inf", "total=12345678", "total=5s", "total = 5", "total=5;silence=3", "total=5 silence=3", "total=5,total=5",
-    "Total=5", "first_token=5", "connect=5", "slow-reader=5", "total=\u00b2", "total=5, x",
+    "", " ", ",", " , ,", "Total=5", "first_token=5", "connect=5", "slow-reader=5", "total=\u00b2", "total=5, x",
 ]  # fmt: skip
 
 
@@ -68,6 +68,22 @@ def test_what_is_no_wish_is_refused(text: str) -> None:
         read_timeouts(head_of(text), SETTINGS)
     assert refused.value.status == 400 and refused.value.param == HEADER and refused.value.message.endswith(".")
     assert text == "total=5,total=5" or not re.search(PATTERN.replace("$", r"\Z"), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("total=1.2345", "total must be a number of seconds with at most three decimals, below 10,000,000"),
+        ("min-rate=1.2345", "min-rate must be a number of tokens per second with at most three decimals"),
+        ("bogus=3", "There is no clock 'bogus': the names are first-byte, first-token, silence, total, min-rate."),
+        ("20", "It must be NAME=NUMBER, ..., and the names are first-byte, first-token"),
+        ("", "It is empty: it must be NAME=NUMBER, ..."),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(RemoteError) as refused:
+        read_timeouts(head_of(text), SETTINGS)
+    assert words in refused.value.message
 
 
 def test_too_long_is_too_long() -> None:

@@ -19,14 +19,15 @@ HEADER: Final = "Longwire-Timeouts"
 MAX_TEXT_BYTES: Final = 256
 """All names with the longest numbers that there may be, and room for spaces."""
 
+_FORM: Final = f"NAME=NUMBER, ..., and the names are {', '.join(WISHES)}"
 _NUMBER: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,3})?", re.ASCII)
 
 
 def read_timeouts(head: RequestHead, settings: Settings) -> Mapping[str, float]:
-    """The wishes by their names; none where the header is absent or empty.
+    """The wishes by their names; none where the header is absent.
 
     Raises:
-        RemoteError: it is malformed, names what there is not, or names something twice.
+        RemoteError: it is malformed or names nothing, names what there is not, or names something twice.
         RefusedError: the operator has switched it off.
     """
     lines = head.get_all(HEADER.lower().encode())
@@ -45,6 +46,10 @@ def read_timeouts(head: RequestHead, settings: Settings) -> Mapping[str, float]:
         if name in wishes:
             raise RemoteError(f"{name} was named twice.", param=HEADER)
         wishes[name] = number
+    if (
+        not wishes
+    ):  # whoever sent it means something: taken for no wish, a template that was filled with nothing goes unnoticed
+        raise RemoteError(f"It is empty: it must be {_FORM}, or be left out.", param=HEADER)
     return wishes
 
 
@@ -58,10 +63,16 @@ def _shown(number: float) -> str:
 
 
 def _read_wish(part: str) -> tuple[str, float]:
-    name, _, number = part.partition("=")
+    name, equals, number = part.partition("=")
+    if not equals:
+        raise RemoteError(f"It must be {_FORM}.", param=HEADER)
     if name not in WISHES:
-        raise RemoteError(f"It must be NAME=NUMBER, ..., and the names are {', '.join(WISHES)}.", param=HEADER)
+        raise RemoteError(f"There is no clock {name!r}: the names are {', '.join(WISHES)}.", param=HEADER)
     if not _NUMBER.fullmatch(number):
         what = "tokens per second" if name == MIN_RATE else "seconds"
-        raise RemoteError(f"{name} must be a number of {what}, such as {name}=20 or {name}=0.5.", param=HEADER)
+        raise RemoteError(
+            f"{name} must be a number of {what} with at most three decimals, below 10,000,000, such as {name}=20 or "
+            f"{name}=0.5.",
+            param=HEADER,
+        )
     return name, float(number)
