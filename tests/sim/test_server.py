@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from tests.sim.playing import Line, encode_request, play
 
-from longwire.sim import FaultError, SimServer
+from longwire.sim import FaultError, SimServer, run
 from longwire.sim.server import MAX_SEEN_REQUESTS
 from longwire.words.settings import SimSettings
 
@@ -30,6 +31,19 @@ def test_the_header_and_the_body_add_up() -> None:
 def test_a_wrong_fault_in_the_settings_is_found_at_the_start() -> None:
     with pytest.raises(FaultError, match="no_such"):
         SimServer(SimSettings(fault=["no_such"]))
+
+
+def test_a_taken_port_is_one_sentence_with_the_flag_that_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run(SimSettings(port=port)) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        f"longwire sim: cannot listen on 127.0.0.1:{port}: Address already in use; choose another port with --port "
+        "(--port 0 takes a free one).\n"
+    )
 
 
 def test_fail_next_lines_faults_up(server: SimServer) -> None:

@@ -6,8 +6,11 @@ What lives here: the way in. ``run`` is what ``longwire sim`` calls; ``SimServer
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import signal
+import socket
 import sys
 
 import uvloop
@@ -30,11 +33,17 @@ def run(settings: SimSettings) -> int:
     try:
         uvloop.run(_serve(server))
     except OSError as exc:
-        print(
-            f"longwire sim: cannot listen on {settings.host}:{settings.port}: {exc.strerror or exc}.", file=sys.stderr
-        )
+        print(f"longwire sim: cannot listen on {settings.host}:{settings.port}: {_why_not(exc)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _why_not(error: OSError) -> str:
+    """The kernel's own words, since the loop's have the address once more, and the flag that helps."""
+    why = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        return f"{why}; choose another port with --port (--port 0 takes a free one)."
+    return f"{why or error}; choose another address with --host."
 
 
 async def _serve(server: SimServer) -> None:
