@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +17,11 @@ from typing import Any
 import pytest
 
 from longwire.bench.chaos import Chaos
-from longwire.bench.endpoint import first_model
+from longwire.bench.endpoint import RunFailed, first_model
 
 
 @contextmanager
-def answering(*answers: Any) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+def answering(*answers: Any, status: int = 200) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """A server that gives one answer after the other, the last one for ever; its URL, and what it was asked."""
     left = list(answers)
     asked: list[tuple[str, bytes]] = []
@@ -28,8 +29,9 @@ def answering(*answers: Any) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, self.rfile.read(int(self.headers.get("content-length", 0)))))
-            body = json.dumps(left.pop(0) if len(left) > 1 else left[0]).encode()
-            self.send_response(200)
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -86,6 +88,40 @@ async def test_what_cannot_be_broken_is_said_and_tried_no_more() -> None:
         chaos = Chaos({"kill-shard": 100.0}, url, "", 0)
         await chaos.run(time.monotonic_ns(), 0.1, 0)
     assert chaos.problems == ["Chaos could not go on: no shard serves."] and len(asked) == 1 and chaos.kills == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b'{"error": {"message": "No key."}}', "answered 401: No key."),
+        (b"<p>" + b"word " * 99, "word ..."),
+        (b"[1]", "answered 401: [1]"),
+    ],
+)
+def test_an_error_is_told_in_whole_words(answer: bytes, words: str) -> None:
+    with answering(answer, status=401) as (url, _), pytest.raises(RunFailed) as failed:
+        first_model(f"{url}/v1", {})
+    assert str(failed.value).endswith(words)
+
+
+def test_what_has_no_models_is_no_endpoint() -> None:
+    admins = {"error": {"message": "There are: /metrics"}}
+    with answering(admins, status=404) as (url, _), pytest.raises(RunFailed) as failed:
+        first_model(f"{url}/v1", {})
+    assert str(failed.value).startswith(
+        f"{url}/v1 has no /models (404), so it is no OpenAI endpoint"
+    ) and "/metrics" not in str(failed.value)
+
+
+def test_a_host_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_knows(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody_knows)
+    with pytest.raises(
+        RunFailed, match=r"no host 'gatewy' is known here \(Name or service not known\); check the address"
+    ):
+        first_model("http://gatewy/v1", {})
 
 
 def test_the_model_is_the_first_that_is_listed() -> None:
