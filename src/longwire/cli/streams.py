@@ -36,6 +36,8 @@ with_url = click.option(
     metavar="URL",
     help="The gateway's admin port (or LONGWIRE_ADMIN_URL).",
 )
+COLUMNS = ("ID", "STATUS", "AGE", "EVENTS", "READERS", "TTFT", "MODEL", "ENGINE", "TENANT")
+
 as_json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -57,10 +59,18 @@ def ls(url: str, as_json: bool) -> None:
     else:
         now = time.time()
         print_table(
-            ("ID", "STATUS", "AGE", "EVENTS", "READERS", "TTFT", "MODEL", "ENGINE", "TENANT"),
-            (_row(stream, now) for stream in streams),
-            wrap=("MODEL", "ENGINE"),
+            *_without_unknown_readers(COLUMNS, [_row(stream, now) for stream in streams]), wrap=("MODEL", "ENGINE")
         )
+
+
+def _without_unknown_readers(
+    columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A stream's shard alone knows its readers, and the admin port is none: a column that never says anything is left out."""
+    at = columns.index("READERS")
+    if any(row[at] for row in rows):
+        return columns, rows
+    return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
 def fetch_streams(admin: AdminPort) -> list[dict[str, Any]]:
