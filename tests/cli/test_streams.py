@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,6 +57,18 @@ def test_ls_is_a_table_with_the_newest_first_and_whole_ids(streams: Callable[...
     assert lines[1].split() == [ID, "live", "5", "s", "12", "1", "42", "ms", "m", "e", "t"]
     assert lines[2].split() == [OTHER, "completed", "2", "h", "12", "1", "m", "e", "t"]
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_ls_leaves_out_readers_that_nobody_knows(streams: Callable[..., Any], admin: AdminStandIn) -> None:
+    admin.plan("GET /v1/streams", {"object": "list", "data": [state(readers=None), state(id=OTHER, readers=None)]})
+    lines = streams("ls").output.splitlines()
+    assert lines[0].split() == ["ID", "STATUS", "AGE", "EVENTS", "TTFT", "MODEL", "ENGINE", "TENANT"]
+    assert all(line.split()[1:] == ["live", "5", "s", "12", "42", "ms", "m", "e", "t"] for line in lines[1:])
+
+
+def test_ls_shows_readers_where_those_of_one_are_known(streams: Callable[..., Any], admin: AdminStandIn) -> None:
+    admin.plan("GET /v1/streams", {"object": "list", "data": [state(readers=0), state(id=OTHER, readers=None)]})
+    assert "READERS" in streams("ls").output.splitlines()[0]
 
 
 def test_ls_json_is_the_list_for_scripts(streams: Callable[..., Any], admin: AdminStandIn) -> None:
@@ -124,6 +137,30 @@ def test_no_gateway_is_one_sentence_that_says_what_to_do(run: Run, closed_url: s
 def test_the_gateways_own_words_are_printed(streams: Callable[..., Any]) -> None:
     result = streams("show", ID)
     assert (result.exit_code, result.stderr) == (1, "longwire: Not there.\n")
+
+
+@pytest.mark.parametrize("command", [("streams", "ls"), ("streams", "tail", ID), ("top",), ("reload",), ("drain",)])
+def test_the_public_port_is_told_from_the_admin_port(run: Run, admin: AdminStandIn, command: tuple[str, ...]) -> None:
+    admin.plan("GET /readyz", {"ready": False, "reason": "no_engine_ready"}, status=503)
+    result = run(*command, "--url", admin.url)
+    assert result.exit_code == 1
+    assert "is the gateway's public port: name its admin port with --url (http://127.0.0.1:8081 unless" in result.stderr
+
+
+def test_an_admin_port_s_refusal_stays_its_own(streams: Callable[..., Any], admin: AdminStandIn) -> None:
+    admin.plan("GET /readyz", {"status": "ready"})
+    assert streams("show", ID).stderr == "longwire: Not there.\n"
+
+
+@pytest.mark.parametrize("command", [("streams", "ls"), ("top", "--once"), ("reload",), ("drain",)])
+def test_a_host_that_nobody_knows(run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    def nobody_knows(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody_knows)
+    result = run(*command, "--url", "http://gatewy:8081")
+    assert result.exit_code == 1
+    assert "no host 'gatewy' is known here (Name or service not known); check the address." in result.stderr
 
 
 @pytest.mark.parametrize("body", [[1], {"data": 5}])

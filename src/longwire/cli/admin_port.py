@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from longwire.words.addresses import split_address
+from longwire.words.addresses import split_address, unknown_host
 
 from .terminal import Failure
 
@@ -29,6 +30,10 @@ MAX_PAUSE_S = 5.0
 
 MAX_BODY_BYTES = 64 << 20
 """Of a JSON answer: a list of 20,000 streams has about 10 MB."""
+
+
+class PublicPort(Failure):
+    """The address is that of the port for clients."""
 
 
 class AdminPort:
@@ -58,7 +63,7 @@ class AdminPort:
                 body = response.read(MAX_BODY_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise self.unreachable(error) from None
-        return _parse_answer(response.status, body, self.url)
+        return self._parse_answer(response.status, body)
 
     def open_events(self, stream_id: str, after: str) -> http.client.HTTPResponse | None:
         """The stream's blocks after a cursor; None where there are no more and will be none.
@@ -78,7 +83,7 @@ class AdminPort:
             if response.status in (429, 500, 502, 503, 504):
                 raise http.client.HTTPException(f"HTTP {response.status}")
             if response.status != 204:
-                _parse_answer(response.status, response.read(MAX_BODY_BYTES), self.url)
+                self._parse_answer(response.status, response.read(MAX_BODY_BYTES))
             return None
 
     def unreachable(self, error: Exception) -> Failure:
@@ -86,7 +91,29 @@ class AdminPort:
             return Failure(
                 f"No gateway listens at {self.url}: start one with longwire serve, or name its admin port with --url."
             )
+        if isinstance(error, socket.gaierror):
+            return Failure(f"{self.url} cannot be asked: {unknown_host(self._host, error.strerror or 'no address')}")
         return Failure(f"The admin port at {self.url} does not answer as it should ({error or type(error).__name__}).")
+
+    def _parse_answer(self, status: int, body: bytes) -> Any:
+        try:
+            return _parse_answer(status, body, self.url)
+        except Failure:
+            # Whoever has just read how clients reach the gateway names that port, and is told by it what helps no operator.
+            if not self._is_public():
+                raise
+        raise PublicPort(
+            f"{self.url} is the gateway's public port: name its admin port with --url ({DEFAULT_URL} unless it was set)."
+        )
+
+    def _is_public(self) -> bool:
+        """Both ports have a /readyz that needs no key, and only the public one says ``ready`` there."""
+        try:
+            with self._send("GET", "/readyz", "application/json") as response:
+                answer = json.loads(response.read(MAX_BODY_BYTES))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError):
+            return False
+        return isinstance(answer, dict) and "ready" in answer
 
     def _send(self, method: str, path: str, accept: str) -> http.client.HTTPResponse:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

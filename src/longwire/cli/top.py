@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .admin_port import AdminPort
+from .admin_port import AdminPort, PublicPort
 from .streams import with_url
 from .terminal import WIDE_COLUMNS, Command, Failure
 
@@ -48,7 +48,7 @@ Look = Mapping[str, Any]
 
 @click.command("top", cls=Command, examples=EXAMPLES)
 @with_url
-@click.option("--once", is_flag=True, help="Print one picture and exit.")
+@click.option("--once", is_flag=True, help="Print one picture and exit; it has no rates, which take two.")
 @click.option("--json", "as_json", is_flag=True, help="Print each picture as one line of JSON.")
 def command(url: str, once: bool, as_json: bool) -> int:
     """Show shards, streams, tenants, rates and memory of a running gateway, live."""
@@ -82,6 +82,8 @@ def looks(admin: AdminPort, pause: Callable[[float], None] | None = None) -> Ite
             now = fetch(admin)
             yield with_rates(before, now)
             before = now
+        except PublicPort:
+            raise  # it will be none for operators in a second either
         except Failure as failure:
             before = None
             yield failure
