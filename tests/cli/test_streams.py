@@ -139,7 +139,9 @@ def test_the_gateways_own_words_are_printed(streams: Callable[..., Any]) -> None
     assert (result.exit_code, result.stderr) == (1, "longwire: Not there.\n")
 
 
-@pytest.mark.parametrize("command", [("streams", "ls"), ("streams", "tail", ID), ("top",), ("reload",), ("drain",)])
+@pytest.mark.parametrize(
+    "command", [("streams", "ls"), ("streams", "tail", ID), ("top", "--once"), ("reload",), ("drain",)]
+)
 def test_the_public_port_is_told_from_the_admin_port(run: Run, admin: AdminStandIn, command: tuple[str, ...]) -> None:
     admin.plan("GET /readyz", {"ready": False, "reason": "no_engine_ready"}, status=503)
     result = run(*command, "--url", admin.url)

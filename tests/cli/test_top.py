@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from longwire.cli import top
-from longwire.cli.admin_port import AdminPort
+from longwire.cli.admin_port import AdminPort, PublicPort
 from longwire.cli.terminal import Failure
 from longwire.cli.top import follow_live, looks, with_rates
 from longwire.observe.declarations import Look
@@ -162,3 +162,9 @@ def test_only_the_busiest_tenants_are_shown() -> None:
     shown = overview(Look(Instruments(), Snapshot(tenant_streams=streams)), [], {})["tenants"]
     assert isinstance(shown, list) and len(shown) == MAX_TENANTS_SHOWN
     assert shown[0] == {"name": "t099", "streams": 99, "limit": None}
+
+
+def test_the_public_port_is_not_waited_for(admin: AdminStandIn) -> None:
+    admin.plan("GET /readyz", {"ready": True, "reason": ""})
+    with pytest.raises(PublicPort):
+        next(looks(AdminPort(admin.url)))
