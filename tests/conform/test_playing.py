@@ -111,14 +111,14 @@ async def test_a_gateway_that_does_not_answer_is_no_failure_of_a_row() -> None:
     await engine.start()
     nobody = Theatre(engine, Target("127.0.0.1", 9), pace_s=0.1)
     said = await wait_ready(nobody, 0.3, lambda: True)
-    assert said.count("no answer") == 1 and "connection open" not in said
-    assert "through http://127.0.0.1:9 in 0.3 s" in said and "onnect" in said and "longer with --ready-s" in said
-    assert f"http://127.0.0.1:{engine.port} for its engine" in said
     assert await wait_ready(nobody, 5.0, lambda: False) == "the gateway has ended"
     assert not await is_offered("chat", nobody)
     results = await run(choose("crlf"), nobody)
     assert {result.state for result in results} == {"left out"}
     await engine.stop()
+    assert said.count("no answer") == 1 and "connection open" not in said
+    assert "through http://127.0.0.1:9 in 0.3 s" in said and "onnect" in said and "longer with --ready-s" in said
+    assert f"http://127.0.0.1:{engine.port} for its engine" in said
 
 
 class Shedding(Relay):
