@@ -46,9 +46,8 @@ def read_timeouts(head: RequestHead, settings: Settings) -> Mapping[str, float]:
         if name in wishes:
             raise RemoteError(f"{name} was named twice.", param=HEADER)
         wishes[name] = number
-    if (
-        not wishes
-    ):  # whoever sent it means something: taken for no wish, a template that was filled with nothing goes unnoticed
+    # Whoever sent it means something: taken for no wish, a template that was filled with nothing would go unnoticed.
+    if not wishes:
         raise RemoteError(f"It is empty: it must be {_FORM}, or be left out.", param=HEADER)
     return wishes
 
