@@ -75,9 +75,11 @@ def asked(port: int) -> Iterator[http.client.HTTPResponse]:
         yield answer
 
 
-def is_answered(port: int) -> bool:
-    with asked(port) as answer:
-        return answer.status == 200
+def is_ready(port: int) -> bool:
+    """Every shard has met the engine, whichever the next request comes to."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)) as client:
+        client.request("GET", "/readyz")
+        return client.getresponse().status == 200
 
 
 def test_it_reaps_what_dies_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
@@ -105,8 +107,9 @@ def test_it_reaps_what_dies_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
         assert re.search(r"^NSpid:\s+\d+\s+1$", status(keeper), re.MULTILINE), "it is the first"
         match = found.search((tmp_path / "out").read_text())
         assert match is not None
-        until(lambda: is_answered(int(match[1])), "the engine is up")
+        until(lambda: is_ready(int(match[1])), "the engine is up")
         with asked(int(match[1])) as answer:
+            assert answer.status == 200, answer.read()
             received = [answer.readline() for _ in range(10)]
             until(lambda: len(shards_of(keeper)) == 3, "two shards and a spare are there")
             for pid in shards_of(keeper):  # three guardians lose their parents with them
