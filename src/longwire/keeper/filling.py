@@ -75,7 +75,7 @@ class Filling:
         if keeper.pace.failures(START) < FOSTER_AFTER or keeper.ending is not None or not keeper.has_served:
             return
         for slot in self._empty():
-            fosters = [each for each in self._serving() if all(slot.is_served for slot in self._of(each))]
+            fosters = [each for each in self._serving() if all(its.is_served for its in self._of(each))]
             if slot.lost_fosters >= MAX_LOST_FOSTERS or keeper.slots.has_to_wait(slot) or not fosters:
                 continue
             foster = min(fosters, key=lambda each: (each.generation != keeper.generation, len(self._of(each))))

@@ -46,7 +46,7 @@ class Slot:
     begun_s: float = 0.0
     """When that began."""
     lost_fosters: int = 0
-    """Who fostered it in vain since a process of its own was on it: they died before they served it."""
+    """Who fostered it in vain since a process of its own was on it: they died before they served it, or had no room."""
 
     @property
     def is_served(self) -> bool:

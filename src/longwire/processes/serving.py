@@ -41,8 +41,6 @@ COUNT_S = 1.0
 FIRST_LOOK_S = 0.5
 """A shard that nobody waits for accepts no connection before it has looked at its engines once, or for so long: what it cannot
 know yet it would refuse."""
-
-
 DESCRIPTORS_PER_SLOT = 16
 """Of a slot that is fostered, besides its connections and the inboxes: three memories, mapped; its own inbox; the counters; the
 pipes of its reading process, and some to spare."""
