@@ -45,6 +45,15 @@ class Machine:
         os.kill(self.world.spare["pid"], signal.SIGKILL)
         self.world.until(lambda: self.world.logged("start_failed"), "it is tried")
 
+    def have_fostered(self) -> list[Event]:
+        """Two shards, of which the second one serves both slots now."""
+        shards = self.serve(2)
+        self.take()
+        kill(shards[0])
+        self.world.expect("told", do="serve", slot=0)
+        self.world.expect("serving", pid=shards[1]["pid"])
+        return shards
+
 
 @pytest.fixture
 def machine(world: World, tmp_path: Path) -> Machine:
@@ -149,11 +158,7 @@ def test_a_slot_of_which_no_guardian_is_left_is_fostered_too(world: World, machi
 
 @pytest.mark.e2e
 def test_a_reload_finds_and_leaves_slots_that_are_fostered(world: World, machine: Machine) -> None:
-    shards = machine.serve(2)
-    machine.take()
-    kill(shards[0])
-    world.expect("told", do="serve", slot=0)
-    world.expect("serving", pid=shards[1]["pid"])
+    shards = machine.have_fostered()
     os.kill(world.admin["pid"], signal.SIGUSR1)
     assert "could" in world.expect("told", told="reload")["problem"], (
         "there is no process for the new configuration either"
@@ -166,11 +171,7 @@ def test_a_reload_finds_and_leaves_slots_that_are_fostered(world: World, machine
 
 @pytest.mark.e2e
 def test_whoever_serves_two_slots_is_told_to_drain_once(world: World, machine: Machine) -> None:
-    shards = machine.serve(2)
-    machine.take()
-    kill(shards[0])
-    world.expect("told", do="serve", slot=0)
-    world.expect("serving")
+    machine.have_fostered()
     assert world.drain() == 0
     assert sum(event.get("do") == "drain" for event in world.all) == 1
 
