@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from .chunked import ChunkedDecoder, ChunkedError
 from .sse import BOM, SseSplitter, is_comment, normalise_line_ends, parse_event
 
+_FRAME_END: Final = b"\n\n\r\n"
 _FRAME_START = re.compile(rb"([1-9a-f][0-9a-f]{0,6})\r\n")
 # Lower case only, as our own frames are: an engine that writes upper case (Rust's hyper) goes the plain way, so that what a
 # client gets does not depend on whether a read happened to hold whole frames.
@@ -96,8 +97,14 @@ class EventFramer:
         """
         found = self.found = []
         rest = 0
+        if not self._aligned and self._chunks is not None:
+            # Reads of much at once begin and end within frames: behind the first one's end there are whole ones again.
+            end = data.find(_FRAME_END) + len(_FRAME_END)
+            if len(_FRAME_END) <= end < len(data):
+                self._take_slowly(data[:end], at, found)
+                rest = end
         if self._aligned:
-            rest = self._take_frames(data, at, found)
+            rest = self._take_frames(data, rest, at, found)
         if rest < len(data):
             self._take_slowly(data[rest:] if rest else data, at + rest, found)
         return found
@@ -115,9 +122,8 @@ class EventFramer:
 
     # Whole frames, the common case.
 
-    def _take_frames(self, data: bytes, at: int, found: list[Found]) -> int:
-        """Take frames from the start of ``data`` while each is exactly one event in LF form; return where that ends."""
-        pos = 0
+    def _take_frames(self, data: bytes, pos: int, at: int, found: list[Found]) -> int:
+        """Take frames from ``pos`` on while each is exactly one event in LF form; return where that ends."""
         size = len(data)
         while pos < size:
             end = one_frame(data, pos)
