@@ -166,6 +166,7 @@ def test_a_row_says_the_same_where_it_knows() -> None:
         world.clock.advance(0.5)
         stream.note_first_token()
         feeder.feed(ONE, ONE)
+        stream.settle()
         told = by_row_as_it_is(world, stream)
         assert told | dict.fromkeys(UNTOLD) == describe(stream) | dict.fromkeys(UNTOLD), "the words go on by themselves"
         assert (told["status"], told["events"], told["first_token_ms"]) == ("live", 2, 500.0)

@@ -248,7 +248,9 @@ def test_gaps_between_events_are_counted_the_same_on_both_ways() -> None:
     buckets = []
     for way in ("hot", "framed"):
         with World() as world:
-            feeder = world.start(Entry(way, ONE.block))
+            feeder = world.start()
+            feeder.stream.is_measured = True
+            feeder.feed(Entry(way, ONE.block))
             for gap_s in (0, 0.000_001, 0.02, 1, 0.02):
                 world.clock.advance(gap_s)
                 feeder.feed(Entry(way, ONE.block))
@@ -322,7 +324,9 @@ def test_half_a_frame_is_no_event_yet() -> None:
 @pytest.mark.parametrize("way", ["hot", "framed"])
 def test_an_engine_may_be_silent_for_months(way: str) -> None:
     with World() as world:
-        feeder = world.start(Entry(way, ONE.block))
+        feeder = world.start()
+        feeder.stream.is_measured = True
+        feeder.feed(Entry(way, ONE.block))
         world.clock.advance(200 * 86_400)
         feeder.feed(Entry(way, TWO.block))
         assert feeder.log.last_seq == 1
@@ -581,22 +585,51 @@ def frames(count: int) -> list[Entry]:
     return [Entry("hot", data_block(b"%d" % number * 20)) for number in range(count)]
 
 
-def test_the_one_reader_at_the_tail_gets_frames_the_short_way_and_the_same_bytes() -> None:
+@pytest.mark.parametrize("door", [Door.FRAMED, Door.FRAMED_IDS])
+def test_the_one_reader_at_the_tail_gets_frames_the_short_way_and_the_same_bytes(door: Door) -> None:
     """All but the first (which opens it) and those that cross a block; log, reader and row agree afterwards."""
     many = frames(600)
     with World() as world:
         stream = world.open()
         feeder = Feeder(world, stream)
-        client = world.client().attach(stream)
+        client = world.client().attach(stream, door)
         feeder.feed(*many)
         world.settle()
         assert feeder.spliced > 590
-        assert client.body == rendered(many, Door.FRAMED)
+        assert client.body == rendered(many, door)
         stream.settle()
         assert stream.log.last_seq == 599
         assert client.subscriber.position == stream.log.deliverable == 600
         assert client.checkpoints[-1] == (len(client.body), 600)
         assert [stream.log.block(at) for at in range(600)] == [entry.block for entry in many]
+
+
+@pytest.mark.parametrize("door", list(Door))
+def test_what_nobody_reads_goes_the_short_way_into_the_log(door: Door) -> None:
+    many = frames(600)
+    with World() as world:
+        stream = world.open()
+        feeder = Feeder(world, stream)
+        feeder.feed(*many[:590])
+        assert feeder.spliced > 580
+        client = world.client().attach(stream, door, 7)
+        feeder.feed(*many[590:])
+        world.settle()
+        assert client.body == rendered(many, door, 7)
+        assert feeder.log.last_seq == 599
+
+
+def test_bare_doors_know_no_frames() -> None:
+    many = frames(9)
+    for door in (Door.BARE, Door.BARE_IDS):
+        with World() as world:
+            stream = world.open()
+            feeder = Feeder(world, stream)
+            client = world.client().attach(stream, door)
+            feeder.feed(*many)
+            world.settle()
+            assert not feeder.spliced
+            assert client.body == rendered(many, door)
 
 
 def test_whoever_comes_late_finds_what_went_the_short_way() -> None:

@@ -144,10 +144,10 @@ def test_frames_take_the_short_way_to_one_live_reader() -> None:
         assert client.subscriber.position == feeder.stream.log.deliverable == 2001
 
 
-def spliced_world(world: World) -> tuple[Feeder, Client]:
+def spliced_world(world: World, door: Door = Door.FRAMED) -> tuple[Feeder, Client]:
     """A stream whose frames take the short way, with some under way that the log has not noted yet."""
     feeder = world.start(ONE)
-    client = world.client(high_bytes=200).attach(feeder.stream)
+    client = world.client(high_bytes=200).attach(feeder.stream, door)
     feeder.feed(TWO, THREE, TWO)
     feeder.stream.settle()
     assert client.spliced_bytes
@@ -175,14 +175,15 @@ def test_a_second_reader_closes_the_short_way(door: Door) -> None:
         assert client.spliced_bytes > spliced, "alone again, it is open again"
 
 
-def test_a_full_transport_closes_the_short_way() -> None:
+@pytest.mark.parametrize("door", [Door.FRAMED, Door.FRAMED_IDS])
+def test_a_full_transport_closes_the_short_way(door: Door) -> None:
     with World() as world:
-        feeder, client = spliced_world(world)
+        feeder, client = spliced_world(world, door)
         more = [Entry("hot", data_block(b"%d" % number)) for number in range(50)]
         feeder.feed(*more)
         assert client.subscriber.is_paused
         world.settle()
-        assert client.body == rendered([*SO_FAR, *more], Door.FRAMED)
+        assert client.body == rendered([*SO_FAR, *more], door)
 
 
 @pytest.mark.parametrize("reason", [COMPLETED, CloseReason.UPSTREAM_RESET, CloseReason.CANCELLED])
@@ -210,9 +211,10 @@ def test_who_leaves_the_short_way_leaves_a_log_that_knows_all() -> None:
         assert client.written == len(client.body), "the account of what was written holds what went the short way"
 
 
-def test_silence_and_comments_come_between_what_took_the_short_way() -> None:
+@pytest.mark.parametrize("door", [Door.FRAMED, Door.FRAMED_IDS])
+def test_silence_and_comments_come_between_what_took_the_short_way(door: Door) -> None:
     with World(heartbeat_s=15.0) as world:
-        feeder, client = spliced_world(world)
+        feeder, client = spliced_world(world, door)
         comment = Entry("plain", b": x\n\n", silent=True)
         feeder.feed(comment, ONE, TWO)
         world.clock.advance(16)
@@ -222,7 +224,8 @@ def test_silence_and_comments_come_between_what_took_the_short_way() -> None:
         feeder.feed(ONE)
         world.settle()
         expected = [*SO_FAR, comment, ONE, TWO, BEAT, ONE]
-        assert client.body == rendered(expected, Door.FRAMED)
+        assert client.body == rendered(expected, door)
+        assert client.written == len(client.body), "the account of what was written holds what went the short way"
         assert feeder.log.last_seq == 7
 
 

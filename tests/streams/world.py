@@ -192,7 +192,7 @@ class Client:
             self.wire.write(buffer)
         self._pause_if_full()
 
-    def _write_frame(self, frame: memoryview) -> None:
+    def _write_frame(self, frame: bytes) -> None:
         assert not self._is_done, "nothing is written behind the end"
         assert not self._is_paused, "a full transport is given nothing more"
         self.wire.write(frame)
@@ -317,7 +317,7 @@ class Feeder:
         view = chain.rest[: len(frame)]
         view[:] = frame
         chain.rest = chain.rest[len(frame) :]
-        write(view)
+        write(bytes(view))
         self.spliced += 1
         return True
 

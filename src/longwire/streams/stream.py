@@ -25,7 +25,7 @@ from .tables import COUNT_BITS, FIRST_TOKEN_WORD, HAS_COMMENTS, RECORDS_WORD, St
 from .terms import TRANSITIONS, BodyHead, EndingWords, Facts, Kind, Link, OnDisconnect, Refusal, State
 
 # isort: split
-from .terms import Producer, Reader, Slot, is_part
+from .terms import Producer, Reader, Slot, is_part, to_nobody
 
 __all__ = [
     "BodyHead", "EndingWords", "Facts", "Kind", "Link", "OnDisconnect", "Refusal", "State", "Stream", "StreamShell",
@@ -113,7 +113,7 @@ class Stream:
         return self.log.upstream
 
     def splice(self) -> Callable[[bytes], None] | None:
-        """Open the short way, where one live reader stands at the tail.
+        """Open the short way, where one live reader stands at the tail, or none reads at all.
 
         From now on the engine's connection may give whole frames to the function returned, and nothing else needs to be
         done for each. None: the long way it is. :meth:`settle` brings the log up to date afterwards, once per block or
@@ -121,9 +121,10 @@ class Stream:
         """
         if self._is_spliced:
             return None
-        if len(self.subscribers) != 1 or self.state is not State.LIVE:
+        readers = self.subscribers
+        if len(readers) > 1 or self.state is not State.LIVE:
             return None
-        write = self.subscribers[0].splice()
+        write = readers[0].splice() if readers else to_nobody
         if write is None:
             return None
         self._is_spliced = True
@@ -180,7 +181,8 @@ class Stream:
         self.look(self._now())
         self._knows_gap = self.is_measured
         self._words[self._word] = end << COUNT_BITS | log.deliverable
-        self.subscribers[0].spliced(count, end - start)
+        for reader in self.subscribers:
+            reader.spliced(count, end - start)
 
     def append_framed(self, start: int, length: int) -> None:
         if self.state is not State.ENDED:

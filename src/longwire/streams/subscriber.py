@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..words.reasons import CloseReason
-from .doors import Buffers, Door, encode, end_bytes
+from .doors import Buffers, Door, Numbering, encode, end_bytes
 from .stream import State, Stream
 
 log = logging.getLogger("longwire.streams")
@@ -63,8 +63,8 @@ class Subscriber:
     """
 
     __slots__ = (
-        "_again", "_begun", "_ended", "_has_sent_tail", "_holding", "_is_live", "door", "is_paused", "outlet", "position",
-        "stream",
+        "_again", "_begun", "_ended", "_has_sent_tail", "_holding", "_is_live", "_numbering", "door", "is_paused", "outlet",
+        "position", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, outlet: Outlet, door: Door, position: int = 0) -> None:
@@ -79,6 +79,7 @@ class Subscriber:
         self._ended = False
         self._has_sent_tail = False
         self._holding = True
+        self._numbering: Numbering | None = None
         stream.log.hold()
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ class Subscriber:
             if not self.outlet.begin(stream):
                 self.detach()
                 return
-            self._is_live = self.door is Door.FRAMED and not self.is_paused
+            self._is_live = self._takes_frames and not self.is_paused
         log = stream.log
         position = self.position
         if log.deliverable > position:
@@ -117,7 +118,7 @@ class Subscriber:
             if log.deliverable > self.position:
                 self._pump_again()
                 return
-            self._is_live = self.door is Door.FRAMED and not self.is_paused
+            self._is_live = self._takes_frames and not self.is_paused
         if log.is_sealed and not self.is_paused:
             self._end()
         else:
@@ -141,15 +142,27 @@ class Subscriber:
         self._begun = True
 
     def splice(self) -> Callable[[bytes], None] | None:
-        """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
-        if self._is_live and self.position == self.stream.log.deliverable:
-            return self.outlet.splice()
-        return None
+        """How to write a frame to this reader, if it stands at the tail and its door needs nothing more than the frame."""
+        log = self.stream.log
+        if not self._is_live or self.position != log.deliverable:
+            return None
+        write = self.outlet.splice()
+        if write is None or self.door is Door.FRAMED:
+            return write
+        self._numbering = Numbering(write, log.epoch, log.seq_at(self.position))
+        return self._numbering.write
 
     def spliced(self, count: int, size: int) -> None:
         """``count`` events of ``size`` bytes in all have gone the short way: they are what :mod:`doors` would have encoded."""
         self.position += count
+        if self._numbering is not None:
+            size = self._numbering.take_size()
         self.outlet.spliced(size, self.position)
+
+    @property
+    def _takes_frames(self) -> bool:
+        """Whether this door can have the short way: each frame follows from one frame of the engine's."""
+        return bool(self.door & Door.FRAMED)
 
     def pause(self) -> None:
         """The transport is full: write nothing more. The log keeps what this reader has not got."""
@@ -160,7 +173,7 @@ class Subscriber:
     def resume(self) -> None:
         """The transport has drained."""
         self.is_paused = False
-        self._is_live = self._begun and not self._ended and self.door is Door.FRAMED
+        self._is_live = self._begun and not self._ended and self._takes_frames
         self.pump()
 
     def detach(self) -> None:

@@ -98,6 +98,10 @@ class Reader(Protocol):
         """Writing to it has raised: end it and nothing else."""
 
 
+def to_nobody(frame: bytes) -> None:
+    """The short way of a stream that nobody reads: the log has the frame already."""
+
+
 class Link(NamedTuple):
     """Where a stream's engine is connected: descriptor and the connection's byte counts before this request."""
 
