@@ -114,7 +114,9 @@ def descriptors_of(pid: int) -> set[str]:
 
 def wait_gone(pid_fd: int) -> bool:
     """Whether the process ended within the limit; a pidfd becomes readable when it does."""
-    return bool(select.select([pid_fd], [], [], LIMIT_S)[0])
+    poll = select.poll()  # select() knows no descriptor beyond 1,023
+    poll.register(pid_fd, select.POLLIN)
+    return bool(poll.poll(LIMIT_S * 1000))
 
 
 def ask(url: str) -> dict[str, object]:
