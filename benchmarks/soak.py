@@ -30,8 +30,11 @@ from trial import MAX_LATE_MS, free_port, wait_calm, wait_ready
 from work import INVALID, Figures, Goal, Work, command_line, middle, run_command, say, show, two_cores
 
 RETENTION_S = 10
-FILL = 11_000
-"""Streams that come and go before: a gateway may remember the last so many (Longwire: the ids of 10,000), which is no leak."""
+FILL = 33_000
+"""Streams that come and go before: a gateway may remember the last so many (Longwire: the ids of 10,000), which is no leak. The
+table of such a memory is filled a few times before it has its last size: Longwire's processes grew up to the 27,500th stream,
+and by not one page from there to the 44,000th."""
+FILL_WITHIN_S = 900.0
 SAMPLE_S = 1.0
 OPEN_WITHIN_S = 120.0
 FINISH_WITHIN_S = 60.0
@@ -69,7 +72,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0, help="after the first full life (15)")
     parser.add_argument("--streams", type=int, default=500, help="at once (500)")
     parser.add_argument("--tokens", type=int, default=8192, help="of each stream (8192)")
-    parser.add_argument("--rate", type=float, default=40.0, help="tokens per second of each (40)")
+    parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each (20)")
     parser.add_argument("--fill", type=int, default=FILL, help=f"short streams before ({FILL})")
     options = parser.parse_args()
     if options.quick:
@@ -108,7 +111,7 @@ def run(target: Target, options: argparse.Namespace, work: Work) -> Figures:
     with tempfile.TemporaryDirectory(prefix="soak_") as name, ExitStack() as stack:
         stage = Stage(target, options, Path(name), stack)
         say(f"{options.fill:,} short streams come and go")
-        stage.load.ask("fill", streams=options.fill, within_s=OPEN_WITHIN_S)
+        stage.load.ask("fill", streams=options.fill, within_s=FILL_WITHIN_S)
         say(f"opening {options.streams} streams")
         stage.load.ask("open", streams=options.streams, within_s=OPEN_WITHIN_S)
         stage.sample(options.tokens / options.rate + RETENTION_S, "warming up")

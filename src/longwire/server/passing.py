@@ -42,8 +42,8 @@ PASSING_S = 5.0
 """How long a request may wait for room in another shard's inbox. A shard that does not read it for so long hangs, and its
 replacement has the same inbox: whoever tries again is passed to it."""
 
-MAX_MESSAGES_PER_TURN = 16
-"""At about 100 µs each, streams wait for no longer than for a large read."""
+MAX_MESSAGES_PER_TURN = 4
+"""A few tenths of a millisecond each: streams wait for no longer than for the one client and the one request of a turn."""
 
 MAX_SEEN = 4096
 """Connections that were passed here or adopted last. A second message of one comes within the pause of an adoption."""
