@@ -31,6 +31,7 @@ from longwire.server.record import Phase
 from longwire.sim import SimServer
 from longwire.sim.answer import answer_text
 from longwire.streams.arena import BLOCK_BYTES, NO_BLOCK, Arena, Use
+from longwire.streams.doors import Door, encode
 from longwire.streams.late import LateEntries
 from longwire.streams.log import Log
 from longwire.streams.memory import Memory
@@ -301,6 +302,49 @@ async def adopt_everything() -> None:
 
 def test_everything_that_a_process_had_under_way_goes_on() -> None:
     uvloop.run(adopt_everything())
+
+
+async def adopt_who_came_back() -> None:
+    """Nobody reads when the first process dies; then one by cursor does, alone, and has the short way, when two more die."""
+    async with Trial() as trial, asyncio.timeout(20):
+        first = await Raw.connect(trial.port)
+        first.writer.write(request_of(5, 1500))
+        stream_id = (await first.head())["x-stream-id"]
+        await first.reader.readuntil(b"\n\n")
+        first.writer.close()
+
+        def the_stream() -> Stream:
+            (stream,) = trial.rooms.registry.list(None)
+            return stream
+
+        def is_short(readers: int) -> bool:
+            stream = the_stream()
+            return stream._is_spliced and len(stream.subscribers) == readers
+
+        await until(lambda: is_short(0), "what nobody reads goes the short way")
+        await trial.kill()
+        port = await serve(trial.rooms)
+        await until(lambda: is_short(0), "what nobody reads goes the short way")
+        second = await Raw.connect(port)
+        second.writer.write(
+            f"GET /v1/streams/{stream_id} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
+        )
+        assert (await second.head())["status"] == "200"
+        answer = asyncio.create_task(second.chunked())
+        for _ in range(2):
+            await until(lambda: is_short(1), "the reader by cursor has the short way")
+            await trial.kill()
+        body = await answer
+        stream = the_stream()
+        assert stream.reason == "completed"
+        expected, position, _ = encode(Door.FRAMED_IDS, stream.log, 0, 1 << 30, 1 << 30)
+        assert (position, body) == (stream.log.deliverable, b"".join(map(bytes, expected)) + LAST_CHUNK)
+        assert len(trial.sim.requests) == 1
+        second.writer.close()
+
+
+def test_a_reader_that_came_back_and_a_stream_that_nobody_reads_go_on() -> None:
+    uvloop.run(adopt_who_came_back())
 
 
 async def adopt_between_two_blocks() -> None:

@@ -168,7 +168,9 @@ def test_a_row_says_the_same_where_it_knows() -> None:
         feeder.feed(ONE, ONE)
         stream.settle()
         told = by_row_as_it_is(world, stream)
-        assert told | dict.fromkeys(UNTOLD) == describe(stream) | dict.fromkeys(UNTOLD), "the words go on by themselves"
+        assert told | dict.fromkeys(UNTOLD) == describe(stream) | dict.fromkeys(UNTOLD), (
+            "the words go on with each settling"
+        )
         assert (told["status"], told["events"], told["first_token_ms"]) == ("live", 2, 500.0)
         stream.facts.usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
         world.clock.advance(1)

@@ -55,6 +55,16 @@ def read_to_the_end(world: World) -> Stream:
     return feeder.stream
 
 
+def came_back(world: World) -> Stream:
+    feeder = world.start(*ENTRIES)
+    world.client().attach(feeder.stream, Door.FRAMED_IDS)
+    feeder.feed(*ENTRIES)
+    assert feeder.spliced
+    feeder.end()
+    world.settle()
+    return feeder.stream
+
+
 def broke(world: World) -> Stream:
     feeder = world.start(*ENTRIES, Entry("record", b": longwire\n\n", silent=True))
     world.client().attach(feeder.stream)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longwire.streams.arena import BLOCK_BYTES, Arena, ArenaFull, Use
-from longwire.streams.log import RECORD_HEADER, Log
+from longwire.streams.log import RECORD_HEADER, SPAN_BYTES, Log
 from longwire.words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT
 
 from .entries import LOGS
@@ -174,6 +174,43 @@ def test_a_span_is_counted_at_once_however_many_events_it_has(log: Log) -> None:
     log.publish()
     assert log.last_seq == 299
     assert [log.block(position) for position in (0, 150, 299)] == [data_block(b"%d" % n) for n in (0, 150, 299)]
+
+
+def test_whoever_asks_for_one_event_of_many_has_only_those_around_it_found(log: Log) -> None:
+    """A reader of a stream that nobody has read may ask for the first of hundreds of thousands, while others wait."""
+    block = data_block(b"x" * 200)
+    frame = framed(block)
+    count = 3 * SPAN_BYTES // len(frame)
+    for _ in range(count):
+        start = log.upstream.append(frame)
+        log.append_span(start, start + len(frame))
+    log.publish()
+    assert len(log.spans) == 3
+    middle = count // 2
+    assert log.block(middle) == block
+    assert len(log.spans) == 2
+    unfound = sum(not entry for entry in log.entries)
+    assert count // 2 < unfound < count
+    for position in (count - 1, middle, 0):
+        assert log.block(position) == block
+    assert (log.spans, log.known_from, sum(not entry for entry in log.entries)) == ([], 0, 0)
+
+
+@given(LOGS, st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=6))
+def test_parts_are_found_in_any_order(entries: list[Entry], wishes: list[tuple[int, int]]) -> None:
+    arena = Arena(ARENA_BYTES)
+    lazy, eager = made(arena, entries), made(arena, entries)
+    eager.fill()
+    for position, count in wishes:
+        if position < lazy.deliverable:
+            lazy.fill(position, position + count)
+            stop = min(position + count, lazy.deliverable)
+            assert list(lazy.entries)[position:stop] == list(eager.entries)[position:stop]
+            assert all(lazy.entries[at] == eager.entries[at] for at in range(lazy.known_from, lazy.deliverable))
+    assert [lazy.block(at) for at in range(lazy.deliverable)] == [entry.block for entry in listed(entries)]
+    lazy.drop()
+    eager.drop()
+    arena.close()
 
 
 def test_what_is_not_published_is_not_counted(log: Log) -> None:

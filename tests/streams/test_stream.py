@@ -604,32 +604,51 @@ def test_the_one_reader_at_the_tail_gets_frames_the_short_way_and_the_same_bytes
         assert [stream.log.block(at) for at in range(600)] == [entry.block for entry in many]
 
 
-@pytest.mark.parametrize("door", list(Door))
-def test_what_nobody_reads_goes_the_short_way_into_the_log(door: Door) -> None:
+def test_what_nobody_reads_goes_the_short_way_into_the_log() -> None:
     many = frames(600)
     with World() as world:
         stream = world.open()
         feeder = Feeder(world, stream)
         feeder.feed(*many[:590])
         assert feeder.spliced > 580
-        client = world.client().attach(stream, door, 7)
+        assert (stream.count_events(), world.instruments.events_total) == (590, 590)
+        assert word(world, stream) == (stream.log.upstream.end, 590), "an adopter goes on from there"
+        client = world.client().attach(stream, Door.FRAMED_IDS, 7)
         feeder.feed(*many[590:])
         world.settle()
-        assert client.body == rendered(many, door, 7)
+        assert client.body == rendered(many, Door.FRAMED_IDS, 7)
         assert feeder.log.last_seq == 599
 
 
-def test_bare_doors_know_no_frames() -> None:
+def test_a_stream_on_the_short_way_to_nobody_is_heard_and_waits_for_no_longer_than_its_grace() -> None:
+    with World() as world:
+        stream = world.open()
+        stream.on_disconnect, stream.grace_s = OnDisconnect.GRACE, 60.0
+        feeder = Feeder(world, stream)
+        world.client().attach(stream).leave()
+        for _ in range(10):
+            feeder.feed(*frames(1))
+            stream.look(world.clock.now())
+            assert stream.last_at == world.clock.now()
+            world.tick(5)
+        assert feeder.spliced == 9
+        assert stream.state is State.LIVE
+        world.tick(11)
+        assert stream.reason is CloseReason.CLIENT_LEFT
+        assert feeder.is_stopped
+
+
+@pytest.mark.parametrize("door", [Door.BARE, Door.BARE_IDS])
+def test_bare_doors_know_no_frames(door: Door) -> None:
     many = frames(9)
-    for door in (Door.BARE, Door.BARE_IDS):
-        with World() as world:
-            stream = world.open()
-            feeder = Feeder(world, stream)
-            client = world.client().attach(stream, door)
-            feeder.feed(*many)
-            world.settle()
-            assert not feeder.spliced
-            assert client.body == rendered(many, door)
+    with World() as world:
+        stream = world.open()
+        feeder = Feeder(world, stream)
+        client = world.client().attach(stream, door)
+        feeder.feed(*many)
+        world.settle()
+        assert not feeder.spliced
+        assert client.body == rendered(many, door)
 
 
 def test_whoever_comes_late_finds_what_went_the_short_way() -> None:

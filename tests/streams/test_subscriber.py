@@ -22,6 +22,8 @@ from .world import Client, Entry, Feeder, World, data_block, framed, listed, ren
 
 ONE, TWO, THREE = (Entry("hot", data_block(word)) for word in (b"one", b"two", b"three"))
 BEAT = Entry("record", b": longwire\n\n", silent=True)
+CHUNKED = [Door.FRAMED, Door.FRAMED_IDS]
+"""The doors that can have the short way."""
 COMPLETED = CloseReason.COMPLETED
 
 
@@ -114,18 +116,19 @@ def test_a_door_that_the_head_decides_is_used_for_the_body() -> None:
 # Live is replay.
 
 
+@pytest.mark.parametrize("door", CHUNKED)
 @given(LOGS, st.integers(0, 24))
-def test_the_short_way_writes_what_the_door_would_encode(entries: list[Entry], attach_at: int) -> None:
+def test_the_short_way_writes_what_the_door_would_encode(door: Door, entries: list[Entry], attach_at: int) -> None:
     with World() as world:
         feeder = world.start(*entries[:attach_at])
-        live = world.client().attach(feeder.stream, Door.FRAMED, len(listed(entries[:attach_at])))
+        live = world.client().attach(feeder.stream, door, len(listed(entries[:attach_at])))
         for entry in entries[attach_at:]:
             feeder.feed(entry)
             live.take(1 << 30)
-        replay = world.client(high_bytes=1 << 30).attach(feeder.stream, Door.FRAMED, len(listed(entries[:attach_at])))
+        replay = world.client(high_bytes=1 << 30).attach(feeder.stream, door, len(listed(entries[:attach_at])))
         world.settle()
         assert live.body == replay.body
-        assert live.body == rendered(listed(entries), Door.FRAMED, len(listed(entries[:attach_at])))
+        assert live.body == rendered(listed(entries), door, len(listed(entries[:attach_at])))
 
 
 def test_frames_take_the_short_way_to_one_live_reader() -> None:
@@ -175,7 +178,7 @@ def test_a_second_reader_closes_the_short_way(door: Door) -> None:
         assert client.spliced_bytes > spliced, "alone again, it is open again"
 
 
-@pytest.mark.parametrize("door", [Door.FRAMED, Door.FRAMED_IDS])
+@pytest.mark.parametrize("door", CHUNKED)
 def test_a_full_transport_closes_the_short_way(door: Door) -> None:
     with World() as world:
         feeder, client = spliced_world(world, door)
@@ -184,24 +187,27 @@ def test_a_full_transport_closes_the_short_way(door: Door) -> None:
         assert client.subscriber.is_paused
         world.settle()
         assert client.body == rendered([*SO_FAR, *more], door)
+        assert client.written == len(client.body), "the frame that filled it is in the account, too"
 
 
+@pytest.mark.parametrize("door", CHUNKED)
 @pytest.mark.parametrize("reason", [COMPLETED, CloseReason.UPSTREAM_RESET, CloseReason.CANCELLED])
-def test_the_end_comes_behind_what_took_the_short_way(reason: CloseReason) -> None:
+def test_the_end_comes_behind_what_took_the_short_way(reason: CloseReason, door: Door) -> None:
     with World() as world:
-        feeder, client = spliced_world(world)
+        feeder, client = spliced_world(world, door)
         feeder.stream.stop(reason, "")
         world.settle()
-        replay = world.client().attach(feeder.stream)
+        replay = world.client().attach(feeder.stream, door)
         world.settle()
         assert client.body == replay.body
-        assert client.body.startswith(rendered(SO_FAR, Door.FRAMED))
+        assert client.body.startswith(rendered(SO_FAR, door))
         assert client.finished is reason
 
 
-def test_who_leaves_the_short_way_leaves_a_log_that_knows_all() -> None:
+@pytest.mark.parametrize("door", CHUNKED)
+def test_who_leaves_the_short_way_leaves_a_log_that_knows_all(door: Door) -> None:
     with World() as world:
-        feeder, client = spliced_world(world)
+        feeder, client = spliced_world(world, door)
         feeder.stream.on_disconnect = OnDisconnect.RUN
         client.leave()
         feeder.feed(ONE)
@@ -211,7 +217,7 @@ def test_who_leaves_the_short_way_leaves_a_log_that_knows_all() -> None:
         assert client.written == len(client.body), "the account of what was written holds what went the short way"
 
 
-@pytest.mark.parametrize("door", [Door.FRAMED, Door.FRAMED_IDS])
+@pytest.mark.parametrize("door", CHUNKED)
 def test_silence_and_comments_come_between_what_took_the_short_way(door: Door) -> None:
     with World(heartbeat_s=15.0) as world:
         feeder, client = spliced_world(world, door)
@@ -297,13 +303,16 @@ def _data_blocks(body: bytes) -> list[bytes]:
     return [block for block in blocks if re.search(rb"^data:", block, re.MULTILINE)]
 
 
+@pytest.mark.parametrize("door", CHUNKED)
 @given(LOGS, st.integers(0, 24))
-def test_a_checkpoint_says_how_much_of_which_entries_was_written(entries: list[Entry], attach_at: int) -> None:
+def test_a_checkpoint_says_how_much_of_which_entries_was_written(
+    door: Door, entries: list[Entry], attach_at: int
+) -> None:
     """An adopter regenerates the output from there: the position must stand at the very byte that was written last."""
     with World() as world:
         feeder = world.start(*entries[:attach_at])
         position = len(listed(entries[:attach_at]))
-        client = world.client(high_bytes=5000).attach(feeder.stream, Door.FRAMED, position)
+        client = world.client(high_bytes=5000).attach(feeder.stream, door, position)
         rng = random.Random(len(entries))
         for entry in entries[attach_at:]:
             feeder.feed(entry)
@@ -311,7 +320,7 @@ def test_a_checkpoint_says_how_much_of_which_entries_was_written(entries: list[E
         world.settle()
         expected = listed(entries)
         for written, at in client.checkpoints:
-            assert written == len(rendered(expected[:at], Door.FRAMED, position))
+            assert written == len(rendered(expected[:at], door, position))
 
 
 # Bounds.

@@ -252,6 +252,19 @@ def test_a_frame_read_whole_goes_out_as_it_lies() -> None:
         assert [event.block for event in found] == [DELTA, DONE]
 
 
+def test_behind_a_frame_that_reads_have_cut_whole_ones_are_found_again() -> None:
+    """What is framed is neither parsed nor looked into; a read of much at once begins and ends anywhere."""
+    frame = encode_chunk(DELTA)
+    framer = EventFramer(True, None, strip=True, max_event_bytes=1000)
+    data = frame * 5
+    cut = len(frame) + 9
+    first, second = framer.feed(data[:cut], 0), framer.feed(data[cut:-3], cut)
+    assert [(found.framed, found.block) for found in first] == [(True, DELTA)]
+    assert [(found.framed, found.block) for found in second] == [(False, DELTA), (True, DELTA), (True, DELTA)]
+    assert [data[found.start : found.start + found.length] for found in second[1:]] == [frame, frame]
+    assert data[second[0].start : second[0].start + second[0].length] == DELTA
+
+
 @pytest.mark.parametrize("data", [encode_chunk(DELTA + DONE), sized_as(b"%04x", [DELTA, DONE]).data])
 def test_an_event_in_one_piece_is_not_copied(data: bytes) -> None:
     framer = EventFramer(True, None, strip=True, max_event_bytes=100)

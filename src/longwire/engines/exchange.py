@@ -237,7 +237,7 @@ class Exchange:
             self._break(CloseReason.STREAM_TOO_LARGE, CloseReason.STREAM_TOO_LARGE.help)
 
     def _splice(self) -> None:
-        """Between two frames of ordinary deltas: let the connection pass on the next ones by itself, if a reader can."""
+        """Between two frames of ordinary deltas: let the connection pass on the next ones by itself, if the stream can."""
         mark, link = self.watch.plain_mark, self._link
         if mark is None or link is None or self.max_event_bytes < LONGEST_WHOLE:
             return

@@ -179,7 +179,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._mark = mark
 
     def unsplice(self) -> None:
-        """Give nothing to a reader directly any more. Half a frame becomes the exchange's."""
+        """Let no frame go the short way any more. Half a frame becomes the exchange's."""
         begun, self._begun = self._begun, b""
         self._write = self._write_on = None
         if begun and self.exchange is not None:

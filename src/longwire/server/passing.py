@@ -43,7 +43,7 @@ PASSING_S = 5.0
 replacement has the same inbox: whoever tries again is passed to it."""
 
 MAX_MESSAGES_PER_TURN = 4
-"""A few tenths of a millisecond each: streams wait for no longer than for the one client and the one request of a turn."""
+"""A few tenths of a millisecond each, as long as what else has a turn of the loop (turns.py): streams wait for no more."""
 
 MAX_SEEN = 4096
 """Connections that were passed here or adopted last. A second message of one comes within the pause of an adoption."""

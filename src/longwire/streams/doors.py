@@ -10,14 +10,13 @@ two readers of one stream get the same bytes, and every event is an HTTP chunk o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
 from ..words.events import FRAMED, KIND_BITS, LENGTH_MASK, SILENT
 from .log import Log, LostEvents
 
-__all__ = ["LAST_CHUNK", "Buffers", "Door", "LostEvents", "Numbering", "encode", "end_bytes"]
+__all__ = ["LAST_CHUNK", "Buffers", "Door", "LostEvents", "encode", "end_bytes", "numbered"]
 
 Buffers = list[bytes | memoryview]
 
@@ -27,7 +26,9 @@ MAX_KEPT_BYTES = 4096
 """Of what all readers at the tail of a channel get alike, and one has been given already: a few events, and no more memory
 than a page for each log that several read."""
 
-_ID_LINE = re.compile(rb"^id(?::[^\n]*)?\n", re.MULTILINE)
+_ENGINES_IDS = re.compile(rb"^id(?::[^\n]*)?\n", re.MULTILINE)
+_ID_LINE: Final = b"id: %d-%d\n"
+_FRAME: Final = b"%x\r\n%b\r\n"
 
 
 class Door(IntEnum):
@@ -45,9 +46,9 @@ def encode(door: Door, log: Log, position: int, limit_bytes: int, limit_events: 
     Stops at the first entry that reaches a limit, so at least one is encoded. Returns ``(buffers, next_position,
     bytes)``. Views among the buffers (of the door with frames alone) point into the arena: hold the log until they have reached
     the kernel."""
-    if position < log.known_from:
-        log.fill(position)
     stop = min(log.deliverable, position + limit_events)
+    if position < log.known_from:
+        log.fill(position, stop)
     if door is Door.FRAMED:
         return _encode_framed(log, position, stop, limit_bytes)
     key = (door, position, stop)
@@ -67,7 +68,7 @@ def _encode_each(door: Door, log: Log, position: int, stop: int, limit_bytes: in
     while position < stop and total < limit_bytes:
         block = _block(door, log, position)
         if door & Door.FRAMED:
-            block = b"%x\r\n%b\r\n" % (len(block), block)
+            block = _FRAME % (len(block), block)
         blocks.append(block)
         total += len(block)
         position += 1
@@ -86,40 +87,16 @@ def _block(door: Door, log: Log, position: int) -> bytes:
         return block
     # An id of the engine's own, with data or without, would override ours, the one that a reader can come back with.
     if b"id" in block:
-        block = _ID_LINE.sub(b"", block)
+        block = _ENGINES_IDS.sub(b"", block)
     if log.entries[position] & SILENT:
         return block
-    return b"id: %d-%d\n%b" % (log.epoch_at(position), log.seq_at(position), block)
+    return _ID_LINE % (log.epoch_at(position), log.seq_at(position)) + block
 
 
-class Numbering:
-    """The short way through the door with frames and ids: writes each frame as :func:`encode` would give it.
-
-    ``seq`` is that of the next frame. Whatever else happens to the stream or the reader closes the short way first, so they
-    follow one another, in one epoch.
-    """
-
-    __slots__ = ("_epoch", "_seq", "_size", "_write")
-
-    def __init__(self, write: Callable[[bytes], None], epoch: int, seq: int) -> None:
-        self._write = write
-        self._epoch = epoch
-        self._seq = seq
-        self._size = 0
-
-    def write(self, frame: bytes) -> None:
-        """``frame``: an HTTP chunk with one event of one ``data:`` line (framer.py), and so without an id of the engine's."""
-        at = frame.index(b"\n") + 1
-        id_line = b"id: %d-%d\n" % (self._epoch, self._seq)
-        data = b"%x\r\n%b%b" % (len(frame) - at - 2 + len(id_line), id_line, frame[at:])
-        self._seq += 1
-        self._size += len(data)
-        self._write(data)
-
-    def take_size(self) -> int:
-        """Bytes written since this was asked last."""
-        size, self._size = self._size, 0
-        return size
+def numbered(frame: bytes, epoch: int, seq: int) -> bytes:
+    """What the door with frames and ids makes of a frame of one ``data:`` line (framer.py), which has no id of the engine's."""
+    block = _ID_LINE % (epoch, seq) + frame[frame.index(b"\n") + 1 : -2]
+    return _FRAME % (len(block), block)
 
 
 def _encode_framed(log: Log, position: int, stop: int, limit_bytes: int) -> tuple[Buffers, int, int]:

@@ -22,7 +22,7 @@ def is_sampled(id: bytes) -> bool:
 
 
 def measuring(stream: Stream, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """``write``, for frames that go straight to a reader, with a note of when each came."""
+    """``write``, for frames that go the short way, with a note of when each came."""
     return partial(_measure, stream, write)
 
 

@@ -27,6 +27,9 @@ RECORD_HEADER = struct.Struct("<II")
 needed to merge the two chains again."""
 FRAME_END = b"\n\n\r\n"
 """Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
+SPAN_BYTES = 64 * 1024
+"""Of what is counted together: whoever asks for one event has the others of its span found, too. A few hundred events are less
+than a turn's step of a replay, and a note of each span is half a percent of its bytes."""
 SEAM = 1 << 30
 """The record is the first event of another engine that goes on with a broken answer: a new epoch begins with it."""
 FROM_UPSTREAM = 1 << 31
@@ -107,7 +110,7 @@ class Log:
         self.encoded: tuple[tuple[int, int, int], bytes] | None = None
         """What was encoded last for one of many readers: ``(door, position, stop)``, and the bytes (doors.py)."""
         self.spans: list[tuple[int, int, int]] = []
-        """``(position, start, end)``: framed events that were counted and not looked at yet."""
+        """``(position, start, end)``, in order: framed events that were counted and not looked at yet."""
         self.missing: Missing | None = None
         self.missing_below = 0
         self.knows_silent = False
@@ -190,7 +193,7 @@ class Log:
         if not count:
             return 0, end
         place = len(self.entries)
-        if self.spans and self.known_from == place and self.spans[-1][2] == start:
+        if self.spans and self.known_from == place and self.spans[-1][2] == start < self.spans[-1][1] + SPAN_BYTES:
             place, start, _ = self.spans.pop()
         self.spans.append((place, start, end))
         self.entries.frombytes(bytes(8 * count))
@@ -268,8 +271,9 @@ class Log:
         self._find_silent()
         return position - bisect_left(self.silent, position)
 
-    def fill(self, position: int = 0) -> None:
-        """Find the entries from ``position`` on that were only counted so far; :func:`doors.encode` asks when it meets one.
+    def fill(self, position: int = 0, stop: int | None = None) -> None:
+        """Find the entries from ``position`` up to ``stop`` (None: all) that were only counted; :func:`doors.encode` asks when
+        it meets one. A log may have hundreds of thousands, and others wait for this turn to end.
 
         Raises:
             LostEvents: that is not possible any more.
@@ -278,10 +282,16 @@ class Log:
             self._find_missing()
         if self.is_lost:
             raise LostEvents("the beginning of this log cannot be told any more")
-        for span in self.spans:
+        spans = self.spans
+        first = max(0, bisect_right(spans, position, key=_place) - 1)
+        last = len(spans) if stop is None else bisect_left(spans, stop, first, key=_place)
+        for span in spans[first:last]:
             self._fill_span(*span)
-        self.spans.clear()
-        self.known_from = self.missing_below
+        if first < last == len(spans):
+            self.known_from = spans[first][0]
+        del spans[first:last]
+        if not spans:
+            self.known_from = self.missing_below
 
     def _fill_span(self, position: int, start: int, end: int) -> None:
         data = self.upstream.read(start, end - start)
@@ -314,7 +324,7 @@ class Log:
     def block(self, position: int) -> bytes:
         """A copy of the entry's event, without framing."""
         if position < self.known_from:
-            self.fill(position)
+            self.fill(position, position + 1)
         word = self.entries[position]
         start = word >> START_SHIFT
         length = word >> KIND_BITS & LENGTH_MASK
@@ -377,3 +387,8 @@ class Log:
             self.upstream.give()
             if self._records is not None:
                 self._records.give()
+
+
+def _place(span: tuple[int, int, int]) -> int:
+    """The position of a span's first event."""
+    return span[0]

@@ -46,7 +46,7 @@ class ReplayStore:
 
     def feed(self, receive: Callable[[memoryview, int], None], stop: int) -> None:
         """Give the bytes up to ``stop`` to ``receive`` as reads would have, piece by piece. A piece ends where a frame does, if
-        it can: what begins within one has to be read much more slowly."""
+        it can: the first one of a piece that begins within one has to be read much more slowly."""
         while self.end < stop:
             piece = self.chain.read(self.end, min(stop - self.end, PIECE_BYTES))
             size = piece.rfind(FRAME_END) + len(FRAME_END) if self.end + len(piece) < stop else len(piece)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..words.reasons import CloseReason
-from .doors import Buffers, Door, Numbering, encode, end_bytes
+from .doors import Buffers, Door, encode, end_bytes, numbered
 from .stream import State, Stream
 
 log = logging.getLogger("longwire.streams")
@@ -79,7 +79,7 @@ class Subscriber:
         self._ended = False
         self._has_sent_tail = False
         self._holding = True
-        self._numbering: Numbering | None = None
+        self._numbering: _Numbering | None = None
         stream.log.hold()
 
     def __repr__(self) -> str:
@@ -149,11 +149,11 @@ class Subscriber:
         write = self.outlet.splice()
         if write is None or self.door is Door.FRAMED:
             return write
-        self._numbering = Numbering(write, log.epoch, log.seq_at(self.position))
+        self._numbering = _Numbering(write, log.epoch, log.seq_at(self.position))
         return self._numbering.write
 
     def spliced(self, count: int, size: int) -> None:
-        """``count`` events of ``size`` bytes in all have gone the short way: they are what :mod:`doors` would have encoded."""
+        """``count`` events, ``size`` bytes of the engine's, have gone the short way: as :mod:`doors` would encode them."""
         self.position += count
         if self._numbering is not None:
             size = self._numbering.take_size()
@@ -182,6 +182,7 @@ class Subscriber:
             self._ended = True
             self._is_live = False
             self.stream.detach(self)
+            self._numbering = None  # it leads to the transport, and so back to us
 
     def flushed(self) -> None:
         """This reader has ended, and its bytes have reached the kernel or never will: let go of the blocks, and the outlet."""
@@ -215,3 +216,31 @@ class Subscriber:
             self.outlet.cut(reason)
         else:
             self.outlet.finish(reason)
+
+
+class _Numbering:
+    """The short way of a reader with ids. Whatever else happens to the stream or its reader closes it first, so the frames
+    follow one another, in one epoch; ``seq`` is that of the next."""
+
+    __slots__ = ("_epoch", "_seq", "_size", "_write")
+
+    def __init__(self, write: Callable[[bytes], None], epoch: int, seq: int) -> None:
+        self._write = write
+        self._epoch = epoch
+        self._seq = seq
+        self._size = 0
+
+    def __repr__(self) -> str:
+        return f"<_Numbering next {self._epoch}-{self._seq}, {self._size} bytes not told>"
+
+    def write(self, frame: bytes) -> None:
+        data = numbered(frame, self._epoch, self._seq)
+        # Counted first: a transport that this one fills says so from within its write, and then this way is closed and settled.
+        self._seq += 1
+        self._size += len(data)
+        self._write(data)
+
+    def take_size(self) -> int:
+        """Bytes written since this was asked last."""
+        size, self._size = self._size, 0
+        return size

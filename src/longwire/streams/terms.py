@@ -1,6 +1,6 @@
 """The terms in which streams speak: states, kinds, policies, and what is asked of those around a stream.
 
-What lives here: enums, small frozen facts and protocols, without behaviour.
+What lives here: enums, small frozen facts and protocols, with next to no behaviour.
 What must not: the stream itself (stream.py), HTTP, engines.
 """
 
@@ -89,10 +89,10 @@ class Reader(Protocol):
         """Pump; whatever goes wrong for this reader stays with it."""
 
     def splice(self) -> Callable[[bytes], None] | None:
-        """How to write a frame to this reader, if it stands at the tail and takes frames as they are."""
+        """How to write a frame to this reader, if it stands at the tail and its door needs nothing more than the frame."""
 
     def spliced(self, count: int, size: int) -> None:
-        """``count`` events of ``size`` bytes in all have gone the short way."""
+        """``count`` events, ``size`` bytes of the engine's, have gone the short way."""
 
     def fail(self, fault: Exception) -> None:
         """Writing to it has raised: end it and nothing else."""
@@ -129,7 +129,7 @@ class Producer(Protocol):
         """Blocks are free again."""
 
     def unsplice(self) -> None:
-        """Give nothing more to readers directly."""
+        """Close the short way."""
 
 
 @dataclass(slots=True)

@@ -236,7 +236,7 @@ def is_whole_frame(data: bytes) -> bool:
     start = WHOLE_STARTS[length]
     return (
         data.startswith(start)
-        and data.endswith(b"\n\n\r\n")
+        and data.endswith(_FRAME_END)
         and data.find(b"\n", len(start)) == length - 4
         and data.find(b"\r", len(start)) == length - 2
     )
@@ -254,7 +254,7 @@ def one_frame(data: bytes, pos: int) -> int:
     end = body + int(match[1], 16) + 2
     if (
         end > len(data)
-        or data[end - 4 : end] != b"\n\n\r\n"
+        or data[end - 4 : end] != _FRAME_END
         or not data.startswith(b"data:", body)
         or data.find(b"\n", body) != end - 4
         or data.find(b"\r", body) != end - 2
@@ -267,7 +267,7 @@ def plain_run(data: bytes, mark: bytes) -> list[int]:
     """The lengths of the whole frames with ``mark`` in them at the start of ``data``: what the short way takes one by one,
     found in one go. Whatever is not beyond doubt ends the run."""
     lengths: list[int] = []
-    for part in data.split(b"\n\n\r\n")[:-1]:
+    for part in data.split(_FRAME_END)[:-1]:
         length = len(part) + 4
         if (
             length >= LONGEST_WHOLE
