@@ -114,7 +114,16 @@ def began_again(world: World) -> Stream:
     return stream
 
 
-LIVES = [read_to_the_end, broke, was_refused, was_left, was_cut_off, went_under_a_blocked_reader, began_again]
+LIVES = [
+    read_to_the_end,
+    came_back,
+    broke,
+    was_refused,
+    was_left,
+    was_cut_off,
+    went_under_a_blocked_reader,
+    began_again,
+]
 
 
 def live_and_go(world: World, live: Callable[[World], Stream]) -> None:

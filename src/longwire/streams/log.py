@@ -15,6 +15,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
@@ -28,8 +29,8 @@ needed to merge the two chains again."""
 FRAME_END = b"\n\n\r\n"
 """Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 SPAN_BYTES = 64 * 1024
-"""Of what is counted together: whoever asks for one event has the others of its span found, too. A few hundred events are less
-than a turn's step of a replay, and a note of each span is half a percent of its bytes."""
+"""A span takes in what comes next while it is shorter. Whoever asks for one event has the others of its span found, too: a few
+hundred are about a turn's step of a replay, and a note of each span is half a percent of its bytes."""
 SEAM = 1 << 30
 """The record is the first event of another engine that goes on with a broken answer: a new epoch begins with it."""
 FROM_UPSTREAM = 1 << 31
@@ -51,6 +52,18 @@ class Recorded(NamedTuple):
     is_seam: bool = False
 
 
+class Span(NamedTuple):
+    """Framed events one behind the other that were counted and not looked at yet: which positions, and which bytes."""
+
+    place: int
+    stop: int
+    start: int
+    end: int
+
+
+_PLACE, _STOP = attrgetter("place"), attrgetter("stop")
+
+
 class Missing(Protocol):
     """After an adoption: finds the entries below :attr:`Log.missing_below`, which nobody has asked for yet."""
 
@@ -68,23 +81,9 @@ class Log:
     """
 
     __slots__ = (
-        "_arena",
-        "_holds",
-        "_records",
-        "deliverable",
-        "encoded",
-        "entries",
-        "is_lost",
-        "is_sealed",
-        "known_from",
-        "knows_silent",
-        "missing",
-        "missing_below",
-        "seams",
-        "silent",
-        "spans",
-        "upstream",
-    )
+        "_arena", "_holds", "_records", "deliverable", "encoded", "entries", "is_lost", "is_sealed", "known_from",
+        "knows_silent", "missing", "missing_below", "seams", "silent", "spans", "upstream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -109,8 +108,8 @@ class Log:
         self.known_from = 0
         self.encoded: tuple[tuple[int, int, int], bytes] | None = None
         """What was encoded last for one of many readers: ``(door, position, stop)``, and the bytes (doors.py)."""
-        self.spans: list[tuple[int, int, int]] = []
-        """``(position, start, end)``, in order: framed events that were counted and not looked at yet."""
+        self.spans: list[Span] = []
+        """In order."""
         self.missing: Missing | None = None
         self.missing_below = 0
         self.knows_silent = False
@@ -192,12 +191,14 @@ class Log:
         count = data.count(b"\r") // 2
         if not count:
             return 0, end
-        place = len(self.entries)
-        if self.spans and self.known_from == place and self.spans[-1][2] == start < self.spans[-1][1] + SPAN_BYTES:
-            place, start, _ = self.spans.pop()
-        self.spans.append((place, start, end))
+        span = Span(len(self.entries), len(self.entries) + count, start, end)
+        before = self.spans[-1] if self.spans else None
+        if before and (before.stop, before.end) == (span.place, start) and start - before.start < SPAN_BYTES:
+            self.spans[-1] = Span(before.place, span.stop, before.start, end)
+        else:
+            self.spans.append(span)
         self.entries.frombytes(bytes(8 * count))
-        self.known_from = len(self.entries)
+        self.known_from = span.stop
         return count, end
 
     def append_plain(self, start: int, length: int, silent: bool = False) -> None:
@@ -283,18 +284,16 @@ class Log:
         if self.is_lost:
             raise LostEvents("the beginning of this log cannot be told any more")
         spans = self.spans
-        first = max(0, bisect_right(spans, position, key=_place) - 1)
-        last = len(spans) if stop is None else bisect_left(spans, stop, first, key=_place)
+        first = bisect_right(spans, position, key=_STOP)
+        last = len(spans) if stop is None else bisect_left(spans, stop, first, key=_PLACE)
         for span in spans[first:last]:
-            self._fill_span(*span)
-        if first < last == len(spans):
-            self.known_from = spans[first][0]
+            self._fill_span(span)
         del spans[first:last]
-        if not spans:
-            self.known_from = self.missing_below
+        self.known_from = spans[-1].stop if spans else self.missing_below
 
-    def _fill_span(self, position: int, start: int, end: int) -> None:
-        data = self.upstream.read(start, end - start)
+    def _fill_span(self, span: Span) -> None:
+        position, start = span.place, span.start
+        data = self.upstream.read(start, span.end - start)
         begin = 0
         while begin < len(data):
             stop = data.index(FRAME_END, begin) + len(FRAME_END)
@@ -387,8 +386,3 @@ class Log:
             self.upstream.give()
             if self._records is not None:
                 self._records.give()
-
-
-def _place(span: tuple[int, int, int]) -> int:
-    """The position of a span's first event."""
-    return span[0]
