@@ -26,6 +26,12 @@ MAX_DESCRIPTORS = 200
 
 _RIGHTS_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array("i").itemsize)
 
+# As plain numbers: each operator of an enum makes an object, in Python, and a message takes several.
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))  # not on macOS, where no channel is made
+_RIGHTS_CUT = int(socket.MSG_CTRUNC)
+_RECORD_CUT = int(socket.MSG_TRUNC)
+_PEEK = int(socket.MSG_PEEK)
+
 
 class Channel:
     """One end. It belongs to whoever holds it, and closes its socket when told to."""
@@ -86,7 +92,7 @@ class Channel:
 
     def peek(self) -> tuple[dict[str, Any], list[int]] | None:
         """As :meth:`receive`, but the message stays, for whoever comes after us, until :meth:`drop`."""
-        return self._receive(socket.MSG_PEEK)
+        return self._receive(_PEEK)
 
     def drop(self) -> None:
         """Take the next message out, and its descriptors with it."""
@@ -131,7 +137,7 @@ def receive_with_descriptors(sock: socket.socket, max_bytes: int, flags: int = 0
             closed, because which ones are missing cannot be known.
         ValueError: the record is longer than ``max_bytes``.
     """
-    flags |= socket.MSG_CMSG_CLOEXEC
+    flags |= _CLOSE_ON_EXEC
     try:
         data, ancillary, seen, _ = sock.recvmsg(max_bytes, _RIGHTS_BYTES, flags)
     except ConnectionResetError:
@@ -141,9 +147,9 @@ def receive_with_descriptors(sock: socket.socket, max_bytes: int, flags: int = 0
     for level, kind, rights in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
-    if seen & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+    if seen & (_RIGHTS_CUT | _RECORD_CUT):
         close_all(fds)
-        if seen & socket.MSG_CTRUNC:
+        if seen & _RIGHTS_CUT:
             raise OSError(errno.EMFILE, "not all descriptors of a message arrived: the limit of open files is reached")
         raise ValueError(f"a record is longer than {max_bytes} bytes, and its end is lost")
     return data, list(fds)

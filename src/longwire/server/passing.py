@@ -42,9 +42,6 @@ PASSING_S = 5.0
 """How long a request may wait for room in another shard's inbox. A shard that does not read it for so long hangs, and its
 replacement has the same inbox: whoever tries again is passed to it."""
 
-MAX_MESSAGES_PER_TURN = 4
-"""A few tenths of a millisecond each, as long as what else has a turn of the loop (turns.py): streams wait for no more."""
-
 MAX_SEEN = 4096
 """Connections that were passed here or adopted last. A second message of one comes within the pause of an adoption."""
 
@@ -266,26 +263,25 @@ class Neighbours:
     # Receiving.
 
     def _receive(self) -> None:
-        for _ in range(MAX_MESSAGES_PER_TURN):
-            if not self._is_reading:
-                return
-            try:
-                received = self._inbox.peek()
-            except BlockingIOError:
-                return
-            except (ValueError, OSError) as exc:
-                log.warning("inbox_message", extra={"fields": {"problem": str(exc)}})
-                if isinstance(exc, OSError) and exc.errno in WANTING:
-                    self._pause()  # it is whole, and can be taken when others have left
-                    return
+        """Take in one connection. It costs as much as what else has a turn of the loop (turns.py), which calls again as long
+        as there are more: streams go in between, and nobody asks the kernel whether that was the last."""
+        try:
+            received = self._inbox.peek()
+        except BlockingIOError:
+            return
+        except (ValueError, OSError) as exc:
+            log.warning("inbox_message", extra={"fields": {"problem": str(exc)}})
+            if isinstance(exc, OSError) and exc.errno in WANTING:
+                self._pause()  # it is whole, and can be taken when others have left
+            else:
                 self._inbox.drop()
-                continue
-            if received is None:
-                self.stop()  # every other end is closed: the gateway goes down
-                return
-            self._take(*received)
-            reach("received_before_drop")
-            self._inbox.drop()  # only now: until there is a row, the message is all that whoever comes after us has
+            return
+        if received is None:
+            self.stop()  # every other end is closed: the gateway goes down
+            return
+        self._take(*received)
+        reach("received_before_drop")
+        self._inbox.drop()  # only now: until there is a row, the message is all that whoever comes after us has
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._inbox.fileno())
