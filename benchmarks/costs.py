@@ -1,7 +1,8 @@
 """What surviving costs while nothing happens, and what one tenant costs the others.
 
 rows        reading and writing a stream's row with its lookup by id, in this process and from another; counters of limits
-passing     a request that belongs to another shard, beside one that does not, on one keep-alive connection
+passing     a request that belongs to another shard, beside one that does not, on one keep-alive connection; and the same
+            between two event loops that keep nothing of it
 adoption    processor time per stream that a successor takes over
 neighbours  other tenants' p99 delay while one floods, and while 500 of its readers are stuck
 
@@ -35,7 +36,8 @@ LIST_WITHIN_S = 2.0
 
 EPILOG = """
 rows need no gateway and take seconds. passing is what the client sees: the time of GET /v1/streams/{id} as JSON when ids of two
-shards alternate (every request finds the connection at the other one), less the time when they do not. adoption is the
+shards alternate (every request finds the connection at the other one), less the time when they do not. Its floor is what the
+descriptor and a new transport for it take, with no head parsed and no row written (bare_hop.py). adoption is the
 successor's own processor time, so it does not depend on what else runs.
 
 The exit status is 0 when the figures are valid, whatever they are.
@@ -120,7 +122,18 @@ def passing(options: argparse.Namespace) -> Outcome:
     outcome.add("  difference", passed - same, "us", PASSING_GOAL_US)
     mean_same = (sum(times["same"]) + sum(times["same too"])) / (2 * options.requests)
     outcome.add("  difference of the means", sum(times["passed"]) / options.requests - mean_same, "us")
+    outcome.add("floor: the same difference between two bare loops, p50", bare_hop(options.requests), "us")
     return outcome
+
+
+def bare_hop(requests: int) -> float:
+    """What a hop takes of which nothing is kept, in microseconds."""
+    with tempfile.TemporaryDirectory(prefix="costs_") as name:
+        with Worker("bare_hop.py", [], None, Path(name) / "bare.log") as loops:
+            connection = http.client.HTTPConnection("127.0.0.1", int(loops.answer()["port"]), timeout=5)
+            same, passed = (median(ask(connection, ids, requests)) for ids in (["0"], ["0", "1"]))
+            connection.close()
+    return passed - same
 
 
 def ask(connection: http.client.HTTPConnection, ids: Sequence[str], requests: int) -> list[float]:

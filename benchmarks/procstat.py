@@ -68,7 +68,7 @@ def cpu(pid: int, core: int) -> CpuReading:
             system += int(fields[12]) * TICK_MS
             for thread in Path(f"/proc/{each}/task").iterdir():
                 waited += int((thread / "schedstat").read_text().split()[1]) / 1e6
-    return CpuReading(time.monotonic(), user, system, waited, _stolen_ms(core))
+    return CpuReading(time.monotonic(), user, system, waited, stolen_ms(core))
 
 
 def memory(pid: int) -> MemoryReading:
@@ -100,7 +100,8 @@ def _kernel_memory_bytes() -> int:
     return 0
 
 
-def _stolen_ms(core: int) -> float:
+def stolen_ms(core: int) -> float:
+    """What the hypervisor has taken of a core so far."""
     for line in Path("/proc/stat").read_text().splitlines():
         name, *values = line.split()
         if name == f"cpu{core}":
