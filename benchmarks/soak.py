@@ -131,28 +131,25 @@ def run(target: Target, options: argparse.Namespace, work: Work) -> Figures:
         stage.engine.ask("begin")
         before, start = procstat.cpu(stage.gateway.pid, stage.core), stage.load.ask("state")
         stolen_ms = stage.stolen_ms()
-        first, readings = stage.window(options.seconds, "first window")
+        readings = stage.window(options.seconds, "first window")
         readings += stage.sample(options.minutes * 60 - 2 * options.seconds, "soaking")
-        last, more = stage.window(options.seconds, "last window")
+        readings += stage.window(options.seconds, "last window")
         after, end = procstat.cpu(stage.gateway.pid, stage.core), stage.load.ask("state")
         stolen_ms = stage.stolen_ms() - stolen_ms
         engine = stage.engine.ask("finish")
         stage.load.ask("finish", within_s=FINISH_WITHIN_S)
-        whole = stage.load.ask("state")
+        whole, delays = stage.load.ask("state"), stage.load.ask("windows")
         left = stage.wait_blocks()
         stage.gateway.must_live()
-    found = figures_of(start, end, readings + more)
+    found = figures_of(start, end, readings)
     used_ms = after.user_ms + after.system_ms - before.user_ms - before.system_ms
     found["blocks_left"] = float(left)
     found["core_share"] = used_ms / 1000 / (after.at_s - before.at_s)
     found["stolen_share"] = stolen_ms / 1000 / (after.at_s - before.at_s) / len(stage.cores)
     found["cpu_us"] = used_ms * 1000 / max(1.0, found["events"])
-    found |= {"first_p99_ms": first["p99_ms"], "last_p99_ms": last["p99_ms"]}
-    found |= {
-        "first_p50_ms": first["p50_ms"],
-        "last_p50_ms": last["p50_ms"],
-        "engine_late_p99_ms": engine["late_p99_ms"],
-    }
+    for share in ("p99_ms", "p50_ms"):
+        found[f"first_{share}"], found[f"last_{share}"] = delays[share]
+    found["engine_late_p99_ms"] = engine["late_p99_ms"]
     if untimely := problems(whole, engine, found["stolen_share"]):
         found = {UNTIMELY + name if name in TIMES else name: value for name, value in found.items()}
     for problem in untimely:
@@ -181,11 +178,12 @@ class Stage:
         arguments = ["--port", str(port), "--streams", str(options.streams), "--tokens", str(options.tokens)]
         self.load = stack.enter_context(Worker("soak_load.py", arguments, load_core, directory / "load.log"))
 
-    def window(self, seconds: float, what: str) -> tuple[dict[str, Any], list[Reading]]:
-        """The delays of a window, with the readings in it."""
+    def window(self, seconds: float, what: str) -> list[Reading]:
+        """The readings in a window whose delays are kept."""
         self.load.ask("begin")
         readings = self.sample(seconds, what)
-        return self.load.ask("end"), readings
+        self.load.ask("end")
+        return readings
 
     def sample(self, seconds: float, what: str) -> list[Reading]:
         """Readings, one a second."""

@@ -7,8 +7,9 @@ The first streams are of all lengths up to the full one, so that from the first 
 A gap is more than GAP_NS between two content events of a stream as they arrive here, or between asking for the rest of one
 that was cut and its next event. Where the engine sent the two that far apart, it is the engine's and counted apart.
 
-Orders as load.py has them, and: fill → when so many streams of two events have come and gone, so that what a gateway keeps of
-the last so many is full; state → what was counted so far.
+Orders as load.py has them, but for end → ok: to put the delays of a window in order takes half a second, in which every stream
+would seem to stand still. And: windows → the delays of each, when nothing streams any more; fill → when so many streams of two
+events have come and gone, so that what a gateway keeps of the last so many is full; state → what was counted so far.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class SoakLoad(Load):
         self.resume_ns = array("q")
         self.filling = 0
         self.goes_on = False
+        self.windows: list[array[int]] = []
 
     # Beginning.
 
@@ -204,6 +206,16 @@ class SoakLoad(Load):
             self.waiting_for = "finish"  # answered when all have ended
         elif order["do"] == "state":
             self.orders.answer(**self.state())
+        elif order["do"] == "end":
+            self.measuring = False
+            self.windows.append(self.delays_ns)
+            self.orders.answer(ok=True)
+        elif order["do"] == "windows":
+            ordered = [sorted(delays) for delays in self.windows]
+            self.orders.answer(
+                p50_ms=[percentile(delays, 0.5) / 1e6 for delays in ordered],
+                p99_ms=[percentile(delays, 0.99) / 1e6 for delays in ordered],
+            )
         else:
             super().obey(order)
         if order["do"] == "begin" and not self.turn_ns:  # what was the longest while all was opened does not count
