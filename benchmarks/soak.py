@@ -28,7 +28,7 @@ from children import Child, RunFailed, Worker
 from growth import Slope, slope
 from targets import Target, resolve
 from trial import MAX_LATE_MS, free_port, wait_calm, wait_ready
-from work import Figures, Goal, Work, command_line, middle, run_command, say, show, two_cores
+from work import INVALID, Figures, Goal, Work, command_line, middle, run_command, say, show, two_cores
 
 RETENTION_S = 10
 FORGOTTEN_WITHIN_S = 60.0
@@ -46,7 +46,7 @@ MAX_LOAD_TURN_MS = 250.0
 """A load that does not look for so long sees gaps where there were none."""
 MAX_STOLEN_SHARE = 0.02
 """Of the cores' time. A hypervisor that takes more takes it in bursts: a core is gone for tenths of a second, or half of it for
-a minute, and what has piled up by then makes gaps of its own."""
+a minute. What has piled up by then makes gaps of its own, and the memory that held it is not given back."""
 TIMES = ("interrupted", "interrupted_per_stream", "gaps", "gaps_per_1000_tokens", "longest_gap_ms", "resume_p99_ms",
          "first_p99_ms", "last_p99_ms", "first_p50_ms", "last_p50_ms")  # fmt: skip
 """Figures of a run that mean nothing where its time was the machine's. What was lost, and memory, mean the same."""
@@ -150,7 +150,10 @@ def run(target: Target, options: argparse.Namespace, work: Work) -> Figures:
     for share in ("p99_ms", "p50_ms"):
         found[f"first_{share}"], found[f"last_{share}"] = delays[share]
     found["engine_late_p99_ms"] = engine["late_p99_ms"]
-    if untimely := problems(whole, engine, found["stolen_share"]):
+    if found["stolen_share"] > MAX_STOLEN_SHARE:
+        found[INVALID] = 1.0
+        work.remark(f"NOT VALID: the hypervisor took {found['stolen_share']:.1%} of the cores' time")
+    if untimely := problems(whole, engine):
         found = {UNTIMELY + name if name in TIMES else name: value for name, value in found.items()}
     for problem in untimely:
         work.remark(f"NOT VALID, as far as time is concerned: {problem}")
@@ -248,11 +251,9 @@ def grown(name: str, found: Slope | None) -> Figures:
     return {f"{name}_kib": found.value, f"{name}_low_kib": found.low, f"{name}_high_kib": found.high}
 
 
-def problems(whole: dict[str, Any], engine: dict[str, Any], stolen_share: float) -> list[str]:
+def problems(whole: dict[str, Any], engine: dict[str, Any]) -> list[str]:
     """Why the gaps and the delays of a run must not be cited."""
     found = []
-    if stolen_share > MAX_STOLEN_SHARE:
-        found.append(f"the hypervisor took {stolen_share:.1%} of the cores' time")
     if engine["late_p99_ms"] > MAX_LATE_MS:
         found.append(
             f"the engine stand-in was {engine['late_p99_ms']:.1f} ms late (p99): its core is too slow or too busy"
