@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from ..wire.framer import LONGEST_WHOLE, WHOLE_STARTS, is_whole_frame
+from ..words.events import FRAME_END
 from ..words.reasons import CloseReason
 from .base import Store
 from .exchange import Exchange
@@ -222,7 +223,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 nbytes < LONGEST_WHOLE
                 and self._mark in data
                 and data.startswith(WHOLE_STARTS[nbytes])
-                and data.endswith(b"\n\n\r\n")
+                and data.endswith(FRAME_END)
                 and data.find(b"\n", 6) == nbytes - 4
                 and data.find(b"\r", 6) == nbytes - 2
                 and nbytes < len(rest)

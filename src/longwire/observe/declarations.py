@@ -403,7 +403,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         name="longwire_streams_adopted_total",
         kind="counter",
-        help="Live streams that were taken over from a shard that had ended.",
+        help="Streams that were taken over from a shard that had ended, live or kept after their end.",
         read=lambda at: at.counters.streams_adopted_total,
     ),
     Metric(

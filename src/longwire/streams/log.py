@@ -18,7 +18,18 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from ..words.events import FRAMED, KIND_BITS, KIND_MASK, LENGTH_MASK, RECORD, SILENT, START_SHIFT, pack, size_line_bytes
+from ..words.events import (
+    FRAME_END,
+    FRAMED,
+    KIND_BITS,
+    KIND_MASK,
+    LENGTH_MASK,
+    RECORD,
+    SILENT,
+    START_SHIFT,
+    pack,
+    size_line_bytes,
+)
 from .arena import Arena, Use
 from .chain import Chain
 from .late import LateEntries
@@ -26,8 +37,6 @@ from .late import LateEntries
 RECORD_HEADER = struct.Struct("<II")
 """Before each record: its place in the index, and its length with the kind and :data:`FROM_UPSTREAM`: all that is
 needed to merge the two chains again."""
-FRAME_END = b"\n\n\r\n"
-"""Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 SPAN_BYTES = 64 * 1024
 """A span takes in what comes next while it is shorter. Whoever asks for one event has the others of its span found, too: a few
 hundred are about a turn's step of a replay, and a note of each span is half a percent of its bytes."""

@@ -14,11 +14,11 @@ import re
 from array import array
 from collections.abc import Callable
 
-from ..words.events import FRAMED, SILENT, pack
+from ..words.events import FRAME_END, FRAMED, SILENT, pack
 from .arena import Arena, BrokenChain, Use
 from .chain import Chain
 from .late import LateEntries
-from .log import FRAME_END, Log, Recorded
+from .log import Log, Recorded
 from .stream import Facts
 from .tables import COUNT_BITS, COUNT_MASK, HAS_COMMENTS, RECORDS_MASK, StreamRow
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from ..words.events import FRAMED, KIND_BITS, SILENT, START_SHIFT
+from ..words.events import FRAME_END, FRAMED, KIND_BITS, SILENT, START_SHIFT
 from .late import LateEntries
-from .log import FRAME_END, Log
+from .log import Log
 
 MAX_HEAD_BYTES = 64 * 1024
 """An engine's response head that is longer was never accepted."""

@@ -20,10 +20,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from ..words.events import FRAME_END
 from .chunked import ChunkedDecoder, ChunkedError
 from .sse import BOM, SseSplitter, is_comment, normalise_line_ends, parse_event
 
-_FRAME_END: Final = b"\n\n\r\n"
 _FRAME_START = re.compile(rb"([1-9a-f][0-9a-f]{0,6})\r\n")
 # Lower case only, as our own frames are: an engine that writes upper case (Rust's hyper) goes the plain way, so that what a
 # client gets does not depend on whether a read happened to hold whole frames.
@@ -99,8 +99,8 @@ class EventFramer:
         rest = 0
         if not self._aligned and self._chunks is not None:
             # Reads of much at once begin and end within frames: behind the first one's end there are whole ones again.
-            end = data.find(_FRAME_END) + len(_FRAME_END)
-            if len(_FRAME_END) <= end < len(data):
+            end = data.find(FRAME_END) + len(FRAME_END)
+            if len(FRAME_END) <= end < len(data):
                 self._take_slowly(data[:end], at, found)
                 rest = end
         if self._aligned:
@@ -236,7 +236,7 @@ def is_whole_frame(data: bytes) -> bool:
     start = WHOLE_STARTS[length]
     return (
         data.startswith(start)
-        and data.endswith(_FRAME_END)
+        and data.endswith(FRAME_END)
         and data.find(b"\n", len(start)) == length - 4
         and data.find(b"\r", len(start)) == length - 2
     )
@@ -254,7 +254,7 @@ def one_frame(data: bytes, pos: int) -> int:
     end = body + int(match[1], 16) + 2
     if (
         end > len(data)
-        or data[end - 4 : end] != _FRAME_END
+        or data[end - 4 : end] != FRAME_END
         or not data.startswith(b"data:", body)
         or data.find(b"\n", body) != end - 4
         or data.find(b"\r", body) != end - 2
@@ -267,7 +267,7 @@ def plain_run(data: bytes, mark: bytes) -> list[int]:
     """The lengths of the whole frames with ``mark`` in them at the start of ``data``: what the short way takes one by one,
     found in one go. Whatever is not beyond doubt ends the run."""
     lengths: list[int] = []
-    for part in data.split(_FRAME_END)[:-1]:
+    for part in data.split(FRAME_END)[:-1]:
         length = len(part) + 4
         if (
             length >= LONGEST_WHOLE

@@ -20,6 +20,8 @@ MAX_ENTRY_BYTES = LENGTH_MASK
 # Kinds are three independent bits.
 FRAMED = 1
 """The bytes are a whole HTTP chunk (size line, event, CRLF) already: they can go out as they are."""
+FRAME_END = b"\n\n\r\n"
+"""Where such a chunk ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 RECORD = 2
 """The bytes lie in the gateway records' chain, not among the upstream's bytes."""
 SILENT = 4
