@@ -153,7 +153,7 @@ def run(target: Target, options: argparse.Namespace, work: Work) -> Figures:
     if found["stolen_share"] > MAX_STOLEN_SHARE:
         found[INVALID] = 1.0
         work.remark(f"NOT VALID: the hypervisor took {found['stolen_share']:.1%} of the cores' time")
-    if untimely := problems(whole, engine):
+    if untimely := problems(end, engine):
         found = {UNTIMELY + name if name in TIMES else name: value for name, value in found.items()}
     for problem in untimely:
         work.remark(f"NOT VALID, as far as time is concerned: {problem}")
@@ -251,15 +251,15 @@ def grown(name: str, found: Slope | None) -> Figures:
     return {f"{name}_kib": found.value, f"{name}_low_kib": found.low, f"{name}_high_kib": found.high}
 
 
-def problems(whole: dict[str, Any], engine: dict[str, Any]) -> list[str]:
+def problems(end: dict[str, Any], engine: dict[str, Any]) -> list[str]:
     """Why the gaps and the delays of a run must not be cited."""
     found = []
     if engine["late_p99_ms"] > MAX_LATE_MS:
         found.append(
             f"the engine stand-in was {engine['late_p99_ms']:.1f} ms late (p99): its core is too slow or too busy"
         )
-    if whole["load_turn_max_ms"] > MAX_LOAD_TURN_MS:
-        found.append(f"the load did not read for {whole['load_turn_max_ms']:.0f} ms: gaps may be its own")
+    if end["load_turn_max_ms"] > MAX_LOAD_TURN_MS:
+        found.append(f"the load did not read for {end['load_turn_max_ms']:.0f} ms: gaps may be its own")
     return found
 
 
