@@ -46,10 +46,11 @@ MAX_LOAD_TURN_MS = 250.0
 """A load that does not look for so long sees gaps where there were none."""
 MAX_STOLEN_SHARE = 0.02
 """Of the cores' time. A hypervisor that takes more takes it in bursts: a core is gone for tenths of a second, or half of it for
-a minute. What has piled up by then makes gaps of its own, and the memory that held it is not given back."""
+a minute. What piles up then makes gaps of its own, and may have needed memory that the heap keeps."""
 TIMES = ("interrupted", "interrupted_per_stream", "gaps", "gaps_per_1000_tokens", "longest_gap_ms", "resume_p99_ms",
          "first_p99_ms", "last_p99_ms", "first_p50_ms", "last_p50_ms")  # fmt: skip
-"""Figures of a run that mean nothing where its time was the machine's. What was lost, and memory, mean the same."""
+"""Figures of a run that mean nothing where the engine was late or the load deaf: whether streams are whole does not
+depend on that."""
 UNTIMELY = "untimely_"
 """Before the names of such figures: they are kept, and no median is made of them."""
 COLUMNS = (
