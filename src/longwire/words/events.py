@@ -1,6 +1,6 @@
 """How an event is written down: one 64-bit word that says where its bytes lie.
 
-What lives here: the packing of that word and the kinds of entries of a stream's event index.
+What lives here: the packing of that word, the kinds of entries of a stream's event index, and the form of a framed one.
 What must not: the bytes themselves (arena), how they were found (wire), who reads them (streams).
 
 An entry of the index is ``start << 28 | length << 3 | kind``: 36 bits of offset in its chain (64 GiB a stream), 25 bits of
@@ -20,12 +20,13 @@ MAX_ENTRY_BYTES = LENGTH_MASK
 # Kinds are three independent bits.
 FRAMED = 1
 """The bytes are a whole HTTP chunk (size line, event, CRLF) already: they can go out as they are."""
-FRAME_END = b"\n\n\r\n"
-"""Where such a chunk ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 RECORD = 2
 """The bytes lie in the gateway records' chain, not among the upstream's bytes."""
 SILENT = 4
 """The entry has no seq: a comment or a heartbeat. It is sent, but no cursor ever points at it."""
+
+FRAME_END = b"\n\n\r\n"
+"""Where a framed event ends. A single-line event has an empty line nowhere else, and a carriage return never."""
 
 
 def pack(start: int, length: int, kind: int) -> int:
